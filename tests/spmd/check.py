@@ -18,7 +18,8 @@ from tests.spmd.views import Sight
 HEALTHY_SHARE = 0.25
 KEY_SHARE = 0.15  # of programs with keys of the store
 LOCK_SHARE = 0.15  # of those with a file lock
-HOLD_SHARE = 0.3  # of the faults of these: the lock is given back too late
+LATE_SHARE = 0.15  # of those that make groups on their way
+OWN_SHARE = 0.3  # of the faults of these: one that only they can have
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
@@ -64,8 +65,10 @@ def draw(seed: int) -> Trial:
     rng = random.Random(seed)
     also = random.Random(~seed)
     keys, locks = also.random() < KEY_SHARE, also.random() < LOCK_SHARE
-    program = generator.draw(rng, keys=keys, locks=locks)
-    what = What.HOLD if locks and also.random() < HOLD_SHARE else None
+    late = also.random() < LATE_SHARE
+    program = generator.draw(rng, keys=keys, locks=locks, late=late)
+    own = [what for what, can in ((What.HOLD, locks), (What.UNMADE, late), (What.REMADE, late)) if can]
+    what = also.choice(own) if own and also.random() < OWN_SHARE else None
     fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program, what)
     return Trial(program, fault, seed, _slow(rng, program, fault))
 

@@ -30,6 +30,8 @@ class What(Enum):
     STALL = "stall"  # it stands still between two steps, for ever
     STOP = "stop"  # state T, for ever
     HOLD = "hold"  # a file lock is given back only after the next call
+    UNMADE = "unmade"  # a group that these ranks are not in is not made
+    REMADE = "remade"  # a group is made once more, at a line of its own
 
 
 class Fault(NamedTuple):
@@ -55,27 +57,43 @@ _DRAWN = (
     What.STOP,
 )  # fmt: skip
 
+_KINDS = {
+    What.SKIP: (Kind.CALL, Kind.KEY),
+    What.HOLD: (Kind.GIVE,),
+    What.UNMADE: (Kind.MAKE,),
+    What.REMADE: (Kind.MAKE,),
+}
+
 
 def draw(rng: random.Random, program: Program, what: What | None = None) -> Fault:
     """Return a fault of a program, of this kind or any; HEALTHY where the one that was drawn has no place in it."""
     what = what or rng.choice(_DRAWN)
     ranks = _ranks(rng, program, what)
+    if what in (What.UNMADE, What.REMADE):  # several that count differently hang apart from each other
+        ranks = ranks[:1]
     if what in (What.BRANCH, What.UNEVEN):
         return _of_source(rng, program, what, ranks)
+    places = _places(program, what, ranks)
+    return _at(rng, program, what, ranks, rng.choice(places)) if places else HEALTHY
+
+
+def _places(program: Program, what: What, ranks: Ranks) -> list[Step]:
+    """Return the steps at which a fault may be."""
     steps = steps_of(program, ranks[0])
-    calls = [step for step in steps if step.kind is Kind.CALL]
+    if what in _ENDS or what in _STANDS:
+        return steps
+    kinds = _KINDS.get(what, (Kind.CALL,))
+    steps = [step for step in steps if step.kind in kinds]
     if what is What.ROOT:
-        calls = [step for step in calls if step.op in ROOTED]
+        return [step for step in steps if step.op in ROOTED]
     if what is What.SHAPE:
-        calls = [step for step in calls if step.numel]
-    if what is What.SKIP:
-        calls = [step for step in steps if step.kind in (Kind.CALL, Kind.KEY)]
-    if what is What.HOLD:
-        calls = [step for step in steps if step.kind is Kind.GIVE]
-    places = steps if what in _ENDS or what in _STANDS else calls
-    if not places:
-        return HEALTHY
-    return _at(rng, program, what, ranks, rng.choice(places))
+        return [step for step in steps if step.numel]
+    groups = list(program.groups.values())
+    if what is What.REMADE:  # of equal groups the wrong ones would be taken for each other
+        return [step for step in steps if groups.count(program.groups[step.group]) == 1]
+    if what is What.UNMADE:
+        return [step for step in steps if set(ranks).isdisjoint(program.groups[step.group])]
+    return steps
 
 
 def _ranks(rng: random.Random, program: Program, what: What) -> Ranks:
@@ -112,6 +130,7 @@ def _at(rng: random.Random, program: Program, what: What, ranks: Ranks, step: St
     place = Fault(what, ranks, step.line, step.turn)
     if what is What.GROUP:
         own = [name for name in program.own_groups(ranks[0]) if name not in ("", step.group)]
+        own = [name for name in own if int(name) < program.begun_with]
         alike = [name for name in own if all(name in program.own_groups(rank) for rank in ranks)]
         return place._replace(other=rng.choice(alike)) if alike and step.root < 0 else HEALTHY
     if what is What.ROOT:
@@ -159,15 +178,15 @@ def _instead(steps: Sequence[Step], fault: Fault) -> list[Step]:
         return [step._replace(kind=Kind.END, how=_ENDS[what])]
     if what in _STANDS:
         return [step._replace(kind=Kind.COMPUTE, seconds=float("inf"), how=_STANDS[what]), *steps]
-    if what is What.SKIP:
+    if what in (What.SKIP, What.UNMADE):
         return rest
-    if what in (What.EXTRA, What.AGAIN):
-        more = step._replace(line=step.line + EXTRA_LINE) if what is What.EXTRA else step
+    if what in (What.EXTRA, What.AGAIN, What.REMADE):
+        more = step._replace(line=step.line + EXTRA_LINE) if what is not What.AGAIN else step
         return [more, step, *rest]
     if what is What.SWAP:
         return _swapped(step, rest)
     if what is What.HOLD:
-        at = next((n for n, other in enumerate(rest) if other.kind is Kind.CALL), None)
+        at = _next_call(rest)
         return [step, *rest] if at is None else [rest[at], step, *rest[:at], *rest[at + 1 :]]
     if what is What.GROUP:
         return [step._replace(group=fault.other), *rest]
@@ -179,7 +198,11 @@ def _instead(steps: Sequence[Step], fault: Fault) -> list[Step]:
 
 
 def _swapped(step: Step, rest: list[Step]) -> list[Step]:
-    at = next((n for n, other in enumerate(rest) if other.kind is Kind.CALL), None)
-    if at is None:
-        return [step, *rest]
-    return [rest[at], *rest[:at], step, *rest[at + 1 :]]
+    at = _next_call(rest)
+    return [step, *rest] if at is None else [rest[at], *rest[:at], step, *rest[at + 1 :]]
+
+
+def _next_call(rest: Sequence[Step]) -> int | None:
+    """Return where the next call is; None where a group is made before, which it may need."""
+    at = next((n for n, step in enumerate(rest) if step.kind in (Kind.CALL, Kind.MAKE)), None)
+    return None if at is None or rest[at].kind is Kind.MAKE else at

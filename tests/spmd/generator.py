@@ -17,11 +17,17 @@ BIG_SHARE = 0.01
 PIPE_SHARE = 0.2
 
 
-def draw(rng: random.Random, *, keys: bool = False, locks: bool = False) -> Program:
-    """Return a program. `keys`: it sets some in the store, and waits for them. `locks`: some of its work is in one."""
+def draw(rng: random.Random, *, keys: bool = False, locks: bool = False, late: bool = False) -> Program:
+    """Return a program.
+
+    `keys`: it sets some in the store, and waits for them. `locks`: some of its work is in one. `late`: it makes some
+    groups on its way.
+    """
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    return Program(world, axes, _Drawing(rng, axes, keys=keys, locks=locks).body(), eager=rng.random() < 0.6)
+    drawing = _Drawing(rng, axes, keys=keys, locks=locks, late=rng.randrange(len(axes)) if late else 0)
+    body = drawing.body()
+    return Program(world, tuple(drawing.axes), body, late=drawing.late, eager=rng.random() < 0.6)
 
 
 def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
@@ -52,15 +58,28 @@ def _parts(rng: random.Random, world: int) -> tuple[Ranks, ...]:
 class _Drawing:
     """One source on its way."""
 
-    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool, locks: bool) -> None:
-        self.rng, self.axes, self.line, self.keys, self.locks = rng, axes, 20, keys, locks
+    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool, locks: bool, late: int) -> None:
+        self.rng, self.axes, self.line, self.keys, self.locks = rng, list(axes), 20, keys, locks
+        self.late = late
+        self.usable = len(axes) - late
 
     def body(self) -> tuple[Stmt, ...]:
         """Return calls of the setup, one or two loops, and calls of the end."""
         found = self.some(0, 3)
         for _ in range(self.rng.choice((1, 1, 1, 2))):
-            found += (self.loop(), *self.some(0, 2))
+            found += (*self.make(), self.loop(), *self.some(0, 2))
+        while self.usable < len(self.axes):
+            found += (*self.make(), *self.some(1, 2))
         return found
+
+    def make(self) -> tuple[Stmt, ...]:
+        """Return the making of the next groups, if any are left."""
+        if self.usable == len(self.axes):
+            return ()
+        line, axis = self.next_line(), self.usable
+        self.usable += 1
+        self.axes[axis] = self.axes[axis]._replace(line=line)
+        return (Stmt(line, Kind.MAKE, axis=axis),)
 
     def next_line(self) -> int:
         self.line += self.rng.choice((1, 1, 2, 3))
@@ -81,20 +100,20 @@ class _Drawing:
 
     def call(self) -> Stmt:
         rng = self.rng
-        axis, op = rng.randrange(len(self.axes)), rng.choice(_OPS)
+        axis, op = rng.randrange(self.usable), rng.choice(_OPS)
         smallest = min(map(len, self.axes[axis].groups))
         root = rng.randrange(smallest) if op in ROOTED and rng.random() < 0.5 else 0 if op in ROOTED else -1
         numel = 0 if op in (Op.BARRIER, Op.ALL_TO_ALL) else rng.choice((1, 10, 100, 1000))
         return Stmt(self.next_line(), Kind.CALL, axis=axis, op=op, root=root, numel=numel)
 
     def key(self) -> Stmt:
-        axis = self.rng.randrange(len(self.axes))
+        axis = self.rng.randrange(self.usable)
         return Stmt(self.next_line(), Kind.KEY, axis=axis, root=0)
 
     def pipe(self) -> Stmt:
         line = self.next_line()
         self.line += 8  # the lines of its sends and receives
-        axis, times = self.rng.randrange(len(self.axes)), self.rng.randint(1, 4)
+        axis, times = self.rng.randrange(self.usable), self.rng.randint(1, 4)
         return Stmt(line, Kind.PIPE, axis=axis, numel=100, seconds=0.05, times=times)
 
     def loop(self) -> Stmt:

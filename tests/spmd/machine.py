@@ -11,6 +11,9 @@ are, or when it is received.
 A key of the store has a name of its own in each group, at each line and turn. Its root sets it and goes on; the others
 wait until it is set.
 
+All ranks make each group, and count them. Its members wait for each other under the number that each has counted, as
+with gloo; the others go on at once.
+
 A file lock is one for each node. Of those who wait for it, any one gets it next.
 
 What a rank does depends on no other rank but through waits. Without file locks no wait has a choice between two ends:
@@ -24,7 +27,7 @@ of a root need receivers. Timeouts are longer than any run.
 
 import heapq
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ncclwatch.contract.model.rank import Op
 from tests.spmd.program import RANKS_PER_HOST, Kind, Program, Ranks, Step
@@ -38,6 +41,7 @@ _NUMBERS = {op: number for number, op in enumerate(Op)}
 
 Key = tuple[str, int, int]  # group, line, turn
 Lock = tuple[int, int]  # node, line
+Making = tuple[int, Ranks]  # the number of the group among those that a rank has made, and its members
 
 
 class Call:
@@ -101,7 +105,13 @@ class _Machine:
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self.channels: dict[tuple[str, int, int], _Channel] = {}
         self.waiting_for: dict[Key, list[int]] = {}
+        self.made = [program.begun_with] * program.world  # groups
+        self.making: dict[Making, list[int]] = {}
         self.queued_up: dict[Lock, list[int]] = {}
+        self.doing: dict[Kind, Callable[[float, int, Step], None]] = {
+            Kind.CALL: self._call, Kind.KEY: self._key, Kind.MAKE: self._make, Kind.TAKE: self._take,
+            Kind.GIVE: self._give,
+        }  # fmt: skip
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
         while self.queue:
@@ -112,29 +122,25 @@ class _Machine:
     def _step(self, now_s: float, rank: int, at: int) -> None:
         run, steps = self.run, self.run.steps[rank]
         run.began_s[rank].append(now_s)
-        if at == len(steps):
-            run.ended_s[rank], run.how[rank] = now_s, "exit"
-            return
-        step = steps[at]
-        if step.kind is Kind.CALL and step.root >= 0 and step.root not in self.groups[step.group]:
-            run.ended_s[rank], run.how[rank] = now_s, "crash"  # c10d raises: that rank is not part of the group
-        elif step.kind is Kind.CALL:
-            self._call(now_s, rank, step)
-        elif step.kind is Kind.KEY:
-            self._key(now_s, rank, step)
-        elif step.kind is Kind.TAKE:
-            self._take(now_s, rank, lock_of(rank, step))
-        elif step.kind is Kind.GIVE:
-            self._give(now_s, lock_of(rank, step))
-            heapq.heappush(self.queue, (now_s + CALL_S, rank, at + 1))
+        step = steps[at] if at < len(steps) else None
+        if step is None:
+            self._leave(now_s, rank, "exit")
+        elif step.kind is Kind.CALL and step.root >= 0 and step.root not in self.groups[step.group]:
+            self._leave(now_s, rank, "crash")  # c10d raises: that rank is not part of the group
         elif step.kind is Kind.END:
-            run.ended_s[rank], run.how[rank] = now_s, step.how
-            for lock, held in run.holders.items():
-                if held[-1][1] == rank:
-                    self._give(now_s, lock)
+            self._leave(now_s, rank, step.how)
+        elif step.kind in self.doing:
+            self.doing[step.kind](now_s, rank, step)
         elif step.seconds != NEVER:
             pause_s = step.seconds * self.rng.uniform(0.7, 1.4) if step.seconds else CALL_S
             heapq.heappush(self.queue, (now_s + pause_s, rank, at + 1))
+
+    def _leave(self, now_s: float, rank: int, how: str) -> None:
+        """End a process, of which the kernel gives the locks back."""
+        self.run.ended_s[rank], self.run.how[rank] = now_s, how
+        for lock, held in self.run.holders.items():
+            if held[-1][1] == rank:
+                self._pass_on(now_s, lock)
 
     def _call(self, now_s: float, rank: int, step: Step) -> None:
         if step.op.is_p2p:
@@ -162,22 +168,43 @@ class _Machine:
             self.waiting_for.setdefault(key, []).append(rank)
             return
         for each in freed:
-            heapq.heappush(self.queue, (now_s + CALL_S, each, len(self.run.began_s[each])))
+            self._go_on(now_s, each)
 
-    def _take(self, now_s: float, rank: int, lock: Lock) -> None:
+    def _make(self, now_s: float, rank: int, step: Step) -> None:
+        """Let a member wait for the others, where they make what counts as the same group."""
+        members, together = self.groups[step.group], [rank]
+        self.made[rank] += 1
+        if rank in members:
+            together = self.making.setdefault((self.made[rank], members), [])
+            together.append(rank)
+            if len(together) < len(members):
+                return
+        for each in together:
+            self._go_on(now_s, each)
+
+    def _take(self, now_s: float, rank: int, step: Step) -> None:
+        """Let a rank wait for a lock that another one holds."""
+        lock = lock_of(rank, step)
         held = self.run.holders.setdefault(lock, [(0.0, -1)])
         if held[-1][1] >= 0:
             self.queued_up.setdefault(lock, []).append(rank)
             return
         held.append((now_s, rank))
-        heapq.heappush(self.queue, (now_s + CALL_S, rank, len(self.run.began_s[rank])))
+        self._go_on(now_s - CALL_S, rank)
 
-    def _give(self, now_s: float, lock: Lock) -> None:
-        """Let go of a lock, and give it to any of those who wait for it."""
-        waiting = self.queued_up.get(lock, [])
-        self.run.holders[lock].append((now_s, -1))
-        if waiting:
-            self._take(now_s, waiting.pop(self.rng.randrange(len(waiting))), lock)
+    def _give(self, now_s: float, rank: int, step: Step) -> None:
+        self._pass_on(now_s, lock_of(rank, step))
+        self._go_on(now_s, rank)
+
+    def _pass_on(self, now_s: float, lock: Lock) -> None:
+        """Give a lock to any of those who wait for it."""
+        waiting, held = self.queued_up.get(lock, []), self.run.holders[lock]
+        held.append((now_s, waiting.pop(self.rng.randrange(len(waiting))) if waiting else -1))
+        if held[-1][1] >= 0:
+            self._go_on(now_s - CALL_S, held[-1][1])  # at once
+
+    def _go_on(self, now_s: float, rank: int) -> None:
+        heapq.heappush(self.queue, (now_s + CALL_S, rank, len(self.run.began_s[rank])))
 
     def _message(self, now_s: float, rank: int, step: Step) -> None:
         """Let the n-th send meet the n-th receive."""

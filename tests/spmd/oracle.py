@@ -34,8 +34,8 @@ def at(run: Run, sight: Sight) -> Truth:
         if step.kind is Kind.KEY and step.root != rank and run.key_set_s.get(key_of(step), NEVER) >= seen:
             waits[rank] = step.group, 0
             (freed if key_of(step) in run.key_set_s else stuck).add(rank)
-        if step.kind is Kind.TAKE:
-            waits[rank] = "lock", 0
+        if step.kind in (Kind.TAKE, Kind.MAKE):
+            waits[rank] = step.kind.value, 0
             (freed if len(run.began_s[rank]) > begun else stuck).add(rank)
         if step.kind is not Kind.CALL:
             continue

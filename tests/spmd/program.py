@@ -21,6 +21,7 @@ class Kind(Enum):
     CALL = "call"
     KEY = "key"  # of the store: one member of each group sets it, the others wait for it
     WAIT = "wait"  # for the oldest async work of the rank at the given line
+    MAKE = "make"  # groups, by new_group; all ranks make it, and its members wait for each other there
     LOCK = "lock"  # of a file on the node, round its body
     TAKE = "take"  # that lock: a step of a rank, as the next one
     GIVE = "give"
@@ -37,7 +38,7 @@ RANKS_PER_HOST = 8
 class Axis(NamedTuple):
     """Process groups that were made by one statement."""
 
-    line: int
+    line: int  # a line of the body: there they are made
     groups: tuple[Ranks, ...]
 
 
@@ -80,6 +81,7 @@ class Program(NamedTuple):
     world: int
     axes: tuple[Axis, ...]  # the first is the default group of all ranks
     body: tuple[Stmt, ...]
+    late: int = 0  # so many of the last axes are made in the body, by a statement of their own
     eager: bool = True  # a send is through once its bytes are with the kernel, and need not be received
 
     @property
@@ -87,6 +89,16 @@ class Program(NamedTuple):
         """The members of each group by the name that torch gives to it."""
         ranks = (group for axis in self.axes for group in axis.groups)
         return {str(number): members for number, members in enumerate(ranks)}
+
+    @property
+    def begun_with(self) -> int:
+        """How many groups are there before the body."""
+        return sum(len(axis.groups) for axis in self.axes[: len(self.axes) - self.late])
+
+    def names_of(self, axis: int) -> tuple[str, ...]:
+        """Return the names of the groups of an axis."""
+        first = sum(len(each.groups) for each in self.axes[:axis])
+        return tuple(str(first + number) for number in range(len(self.axes[axis].groups)))
 
     def own_groups(self, rank: int) -> tuple[str, ...]:
         """Return the group of each axis that a rank is in; "" where it is in none."""
@@ -124,10 +136,6 @@ class _Unrolling:
             kind = stmt.kind
             if kind is Kind.LOOP:
                 yield from self.loop(stmt)
-            elif kind is Kind.LOCK:
-                yield self.step(stmt._replace(kind=Kind.TAKE), "")
-                yield from self.steps(stmt.body, turn)
-                yield self.step(stmt._replace(kind=Kind.GIVE), "")
             elif kind is Kind.EVERY:
                 came = self.turns.get(stmt.line, 0)
                 self.turns[stmt.line] = came + 1
@@ -140,8 +148,19 @@ class _Unrolling:
                     yield self.step(stmt, name)
             elif kind is Kind.PIPE:
                 yield from self.pipe(stmt)
+            elif kind is Kind.MAKE:
+                yield from (self.step(stmt, name) for name in self.program.names_of(stmt.axis))
             else:
-                yield self.step(stmt, "")
+                yield from self.work(stmt, turn)
+
+    def work(self, stmt: Stmt, turn: int) -> Iterator[Step]:
+        """Yield what needs no group: work, and work in a lock."""
+        if stmt.kind is not Kind.LOCK:
+            yield self.step(stmt, "")
+            return
+        yield self.step(stmt._replace(kind=Kind.TAKE), "")
+        yield from self.steps(stmt.body, turn)
+        yield self.step(stmt._replace(kind=Kind.GIVE), "")
 
     def loop(self, stmt: Stmt) -> Iterator[Step]:
         times = stmt.times
@@ -216,6 +235,8 @@ def _words(stmt: Stmt) -> str:
     if stmt.kind is Kind.CALL:
         root = f", root {stmt.root}" if stmt.root >= 0 else ""
         return f"{stmt.op.value}(axis {stmt.axis}{root}, {stmt.numel}){' async' if stmt.is_async else ''}"
+    if stmt.kind is Kind.MAKE:
+        return f"new_group (axis {stmt.axis})"
     if stmt.kind is Kind.LOCK:
         return "with a file lock:"
     if stmt.kind is Kind.KEY:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tests.spmd import machine
 from tests.spmd.check import SETTLED_S, Broken, Counterexample, Trial, carried_out, examined
 from tests.spmd.faults import are_few
-from tests.spmd.program import Axis, Kind, Program, Stmt
+from tests.spmd.program import Axis, Kind, Stmt
 from tests.spmd.views import Sight
 
 _MOMENTS_MAX = 40
@@ -102,7 +102,7 @@ def _without_rank(trial: Trial, rank: int) -> Trial:
         for axis in trial.program.axes
     )  # fmt: skip
     return trial._replace(
-        program=Program(trial.program.world - 1, axes, trial.program.body, trial.program.eager),
+        program=trial.program._replace(world=trial.program.world - 1, axes=axes),
         fault=trial.fault._replace(ranks=tuple(lower(each) for each in trial.fault.ranks)),
         slow=tuple((lower(each), *rest) for each, *rest in trial.slow),
     )

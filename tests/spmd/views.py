@@ -5,7 +5,7 @@ A rank that computes uses CPU. One that waits, or stands still for ever, uses no
 
 import random
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ from ncclwatch.contract.model.rank import (
     WaitView,
 )
 from tests.spmd.machine import Call, Run, lock_of
-from tests.spmd.program import FILE, RANKS_PER_HOST, Kind, Step
+from tests.spmd.program import FILE, RANKS_PER_HOST, Kind, Ranks, Step
 
 KNOWN_S = 3600.0
 TIMEOUT_S = 1800.0
@@ -81,15 +81,19 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
     begun = bisect_right(run.began_s[rank], at_s)
     step = run.steps[rank][begun - 1] if 0 < begun <= len(run.steps[rank]) else None
     since_s = at_s - run.began_s[rank][begun - 1] if begun else 0.0
-    standing = _Standing(rank, step, since_s, issued, at_s)
+    through = run.steps[rank][: max(begun - 1, 0)]
+    made = [each.group for each in through if each.kind is Kind.MAKE]
+    standing = _Standing(rank, step, since_s, issued, at_s, run.groups, run.program.begun_with + len(made))
     stopped = step is not None and step.how == "stopped"
     return RankView(
         rank=rank, local_rank=rank % local, host=f"node{rank // local}", pid=FIRST_PID + rank, device="",
         world_size=world, local_world_size=local, attempt=0,
-        process=standing.process(ended=ended, holder=_holder(run, rank, step, at_s)), pulse_age_s=since_s if stopped else 0.2, initialised=True,
+        process=standing.process(ended=ended, holder=_holder(run, rank, step, at_s)),
+        pulse_age_s=since_s if stopped else 0.2, initialised=True,
         ending=_ending(run, rank, at_s) if ended else None,
         threads=(standing.thread(),),
-        groups=_groups(run, issued, at_s),
+        groups=_groups(run, rank, issued, made, at_s),
+        groups_held=len(_held(run, rank, made)) if run.program.late else 0,
         peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),
         history=tuple(_op(call, at_s) for call in issued[-(sight.history[rank] if sight.history else HISTORY_MAX) :]),
@@ -118,6 +122,8 @@ class _Standing(NamedTuple):
     since_s: float
     issued: Sequence[Call]
     at_s: float
+    groups: Mapping[str, Ranks]
+    made: int  # groups that it has made before
 
     @property
     def still_s(self) -> float:
@@ -152,6 +158,13 @@ class _Standing(NamedTuple):
     def _wait(self, step: Step, site: CallSite) -> WaitView | None:
         if step.kind is Kind.DRAW:
             return WaitView(kind=WaitKind.DATA, age_s=self.since_s, site=site)
+        if step.kind is Kind.MAKE:
+            members = self.groups[step.group]
+            if self.rank not in members:
+                return None
+            return WaitView(
+                kind=WaitKind.NEW_GROUP, age_s=self.since_s, site=site, seq=self.made, members=tuple(sorted(members))
+            )
         if step.kind is Kind.KEY:
             waits = step.root != self.rank
             return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site) if waits else None
@@ -174,8 +187,15 @@ def _ending(run: Run, rank: int, at_s: float) -> Ending:
     return Ending(kind="exited", exit_code=0, age_s=age_s)
 
 
-def _groups(run: Run, issued: Sequence[Call], at_s: float) -> tuple[GroupView, ...]:
-    by_group: dict[str, list[Call]] = {}
+def _held(run: Run, rank: int, made: Sequence[str]) -> list[str]:
+    """Return the groups that a rank is in, and has."""
+    names = [*map(str, range(run.program.begun_with)), *dict.fromkeys(made)]
+    return [name for name in names if rank in run.groups[name]]
+
+
+def _groups(run: Run, rank: int, issued: Sequence[Call], made: Sequence[str], at_s: float) -> tuple[GroupView, ...]:
+    """Return the groups that a rank has used, or has, where some are made later than others."""
+    by_group: dict[str, list[Call]] = {name: [] for name in _held(run, rank, made)} if run.program.late else {}
     for call in issued:
         by_group.setdefault(call.group, []).append(call)
     return tuple(_group(run, name, calls, at_s) for name, calls in by_group.items())
@@ -188,8 +208,13 @@ def _group(run: Run, name: str, issued: Sequence[Call], at_s: float) -> GroupVie
         name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
         completed=pending.seq - 1 if pending is not None else len(calls),
         prefix_hash=calls[-1].prefix if calls else 0,
-        pending=_op(pending, at_s) if pending is not None else None, timeout_s=TIMEOUT_S,
+        pending=_op(pending, at_s) if pending is not None else None, timeout_s=TIMEOUT_S, site=_made_at(run, name),
     )  # fmt: skip
+
+
+def _made_at(run: Run, name: str) -> CallSite | None:
+    axis = next(at for at in range(len(run.program.axes)) if name in run.program.names_of(at))
+    return site_at(run.program.axes[axis].line) if axis and run.program.late else None
 
 
 def _peers(issued: Sequence[Call], at_s: float) -> tuple[PeerView, ...]:

@@ -7,6 +7,7 @@ replayed with all recorded calls, and a rule compares ranks at one operation.
 from collections.abc import Set
 from dataclasses import replace
 
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Cause, Repair
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -25,6 +26,7 @@ from ncclwatch_server.judge.theory.repair.edits import Change
 from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, Suspect
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, Root
 
+_CALLS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV, WaitKind.BACKWARD)
 SUSPECTS_MAX = 16  # ranks that are named as one of several
 _WAYS_BY_CALLS = (Way.SHIFT, Way.UNKNOWN)
 _CLOSED_BY_CALLS = (Closed.SKIPPED_CALL, Closed.NEW_PAIR, Closed.HABIT_LEFT, Closed.ORDER)
@@ -42,7 +44,7 @@ def with_repair(case: Case, root: Root, why: Explanation, rule: Rule) -> Explana
     suspects = {each.rank for each in finding.suspects}
     if finding.together:
         suspects &= {*root.victims, *named}  # what else stands still is told by roots of its own
-    if not suspects:
+    if not suspects or not _is_explained(case, root, finding):
         return why
     if finding.certain and finding.aligned:
         if named == suspects and not why.one_of:
@@ -63,6 +65,18 @@ def with_repair(case: Case, root: Root, why: Explanation, rule: Rule) -> Explana
     undecided = rule.recognise(_undecided(root), case) or why
     why = replace(why, explanation=undecided.explanation, divergence=undecided.divergence)
     return _as_one_of(case, root, why, finding, suspects)
+
+
+def _is_explained(case: Case, root: Root, finding: Finding) -> bool:
+    """Say whether a finding is about the waits of a root.
+
+    They are in recorded calls, and who only has to come back has ended: a rank that lives may be at work.
+    """
+    back = (each.rank for each in finding.suspects if each.change is Change.COME_BACK)
+    if finding.certain and any(case.views[rank].ending is None for rank in back):
+        return False
+    waiting = {block.rank for block in root.blocks if block.wait.kind in _CALLS}
+    return not root.blocks or not finding.stuck.isdisjoint(waiting)
 
 
 def _data(finding: Finding) -> tuple[Repair, ...]:

@@ -18,7 +18,7 @@ from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, may_come_back
-from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only
+from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
 HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
@@ -207,8 +207,15 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     makers = tuple(sorted({block.rank for block in making}))
     others = tuple(rank for rank in found.guilty if rank not in makers)
     apart = run_apart(case.views, makers, others)
+    together = len({(block.wait.kind, block.operation.members) for block in making}) == 1
+    if not together:
+        return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     if others and majority((makers, others)) is makers and not apart:
-        return replace(found, closed=Closed.MEETING_MISSED, guilty=others, making=making)
+        # The others of them wait for one of these.
+        blocks = [each for each in found.blocks if not set(waited_for(case.graph, each)).isdisjoint(makers)]
+        missed = {rank for block in making for rank in case.graph.absent[block.operation]}
+        away = tuple(rank for rank in others if rank in missed and any(block.rank == rank for block in blocks))
+        return replace(found, closed=Closed.MEETING_MISSED, guilty=away or others, making=making)
     first = making[0]
     note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
     of_members = first.wait.members and (note is None or not first.wait.seq)

@@ -13,6 +13,10 @@ ADVICE = (
     "Call new_group on all ranks of the job in the same order, also on those outside the group. Or pass "
     "use_local_synchronization=True, which only its members call."
 )
+LAW = (
+    "torch names a group by how many a rank has made before, so all ranks of the job have to call new_group for each "
+    "group, also those that are not in it"
+)
 ADVICE_ALONE = (
     "Make such groups while all their members know equally many: before groups that only some of them are in. Or "
     "call new_group without use_local_synchronization, on all ranks of the job in the same order."
@@ -24,19 +28,22 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
     found = root.unequal
     if found.held:
         return _tell_alone(case, root, cause)
-    sites = {rank: made.site for made in found.extra for rank in made.ranks}
+    extra = {rank: made.site for made in found.extra for rank in made.ranks}
+    sites = {**(dict.fromkeys(found.usual.ranks, found.usual.site) if found.usual else {}), **extra}
     condition = f" (under `{root.note.condition}`)" if root.note is not None else ""
     return Explanation(
         cause=cause,
         summary=f"{_made_words(found)}{condition}; {waiting_words(case, root.blocks)}.",
         explanation=(
-            "torch names a group by how many a rank has made before, so all ranks of the job have to call "
-            f"new_group for each group, also those that are not in it. Here group {found.number} is "
+            f"{LAW}. Here group {found.number} is "
             f"{'; and '.join(_side_words(made) for made in _sides(found))}. "
             f"{_after(found)}"
         ),
         advice=ADVICE,
-        culprits=tuple(culprit(case.views[rank], sites[rank], "made a group more") for rank in root.ranks),
+        culprits=tuple(
+            culprit(case.views[rank], sites[rank], "made a group more" if rank in extra else "made a group less")
+            for rank in root.ranks
+        ),
         victims=root.victims,
         one_of=not root.decided,
         evidence=_evidence(case, root),
@@ -45,21 +52,26 @@ def tell(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
 
 def _tell_alone(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
     """Return what is told of members that make one group without the other ranks, under different names."""
-    held, sites = root.unequal.held, {block.rank: block.wait.site for block in root.blocks}
+    alone, held, sites = root.unequal.alone, root.unequal.held, {block.rank: block.wait.site for block in root.blocks}
     counts = counts_words(held)
     where = at_line(root.blocks[0].wait.site)
     return Explanation(
         cause=cause,
         summary=(
-            f"{ranks_words(sorted(held))} wait in new_group{where}, with use_local_synchronization, under different "
-            "names of the group."
+            f"{ranks_words(sorted(held))} wait in new_group{where}{', with use_local_synchronization,' * alone} under "
+            "different names of the group."
         ),
         explanation=(
             "torch takes the number of groups that a rank knows into the name of a group that only its members make. "
             f"Groups known when they came there: {counts}."
+            if alone
+            else f"{LAW}. Number of this group: {counts}."
         ),
-        advice=ADVICE_ALONE,
-        culprits=tuple(culprit(case.views[rank], sites[rank], f"knew {held[rank]} groups") for rank in root.ranks),
+        advice=ADVICE_ALONE if alone else ADVICE,
+        culprits=tuple(
+            culprit(case.views[rank], sites[rank], f"knew {held[rank]} groups" if alone else f"made it as {held[rank]}")
+            for rank in root.ranks
+        ),
         victims=root.victims,
         one_of=not root.decided,
         evidence=tuple(block_evidence(block) for block in root.blocks[:16]),
@@ -91,6 +103,9 @@ def _made_words(found: Unequal) -> str:
     made = "; ".join(
         f"{ranks_words(each.ranks)} called new_group{_of(each)}{at_line(each.site)}" for each in found.extra
     )
+    if found.missed:
+        as_others = (f"{_of(each)}, as {ranks_words(each.ranks)} did{at_line(each.site)}" for each in found.extra)
+        return f"{others} did not call new_group{' nor'.join(as_others)}"
     return f"{made}, which {others} did not call"
 
 

@@ -10,7 +10,13 @@ from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
 from ncclwatch_server.judge.theory.roots import NamedApartRoot, Place
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
-from ncclwatch_server.judge.theory.waits.made_groups import Unequal, unequal_groups, unequal_names
+from ncclwatch_server.judge.theory.waits.made_groups import (
+    Unequal,
+    by_most,
+    unequal_groups,
+    unequal_names,
+    unequal_numbers,
+)
 from ncclwatch_server.judge.theory.waits.proof import held_together
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
@@ -23,52 +29,58 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     """Return the ranks for whose group others wait, as these hold another one under its name."""
     blocks = unexplained_blocks(case)
     alone = _made_alone(case, blocks)
-    if alone is not None:
+    if alone is not None and alone.unequal.alone:
         return alone
     if not any(_may_be_named_apart(block) for block in blocks):
-        return None
+        return alone
     found = unequal_groups(case.views)
     crossed = _crossed(case, blocks) if found is not None else frozenset()
     stuck = tuple(
         block
         for block in blocks
-        if found is not None and _is_later(block, found) and (block.operation in crossed or _is_held_up(case, block))
+        if found is not None
+        and _is_later(block, found)
+        and (block.operation in crossed or _is_held_up(case, block, found))
     )
     if found is None or not stuck:
-        return None
+        return alone
+    found = by_most(found, {block.rank: block.wait for block in stuck if block.wait.kind is WaitKind.NEW_GROUP})
     sites = {rank: made.site for made in found.extra for rank in made.ranks}
-    makers = tuple(sorted(sites))
+    note = rank_condition(case.views[min(sites)], sites[min(sites)], "new_group")
+    decided = found.decided or (found.usual is not None and note is not None)
+    others = found.usual.ranks if found.usual is not None else ()
+    makers = tuple(sorted(others if found.missed else sites if decided else {*sites, *others}))
     waiting = {block.rank for block in stuck}
     return NamedApartRoot(
         hangs=Certainty.STALLED if any(block.operation in crossed for block in stuck) else Certainty.PROVEN,
         ranks=makers,
-        decided=found.usual is not None,
+        decided=decided,
         victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
         blocks=stuck,
         place=Place(group=str(found.number), op=WaitKind.NEW_GROUP.value),
         onset_s=onset_s(stuck),
         unequal=found,
-        note=rank_condition(case.views[makers[0]], sites[makers[0]], "new_group"),
+        note=note,
     )
 
 
 def _made_alone(case: Case, blocks: Sequence[Block]) -> NamedApartRoot | None:
-    """Return the members of a group who all make it without the other ranks, and not under one name."""
+    """Return the members of a group who all make it, those alone or all ranks, and not under one name."""
     together: dict[Operation, list[Block]] = {}
     for block in blocks:
-        if block.operation.kind is WaitKind.NEW_GROUP and block.wait.members and not block.wait.seq:
+        if block.operation.kind is WaitKind.NEW_GROUP and block.wait.members:
             together.setdefault(block.operation, []).append(block)
     for operation, stuck in together.items():
         waits = {block.rank: block.wait for block in stuck}
         if waits.keys() != set(operation.members) or onset_s(stuck) < ALONE_S or not held_together(case.views, stuck):
             continue
-        found = unequal_names(case.views, waits)
+        found = unequal_numbers(waits) or unequal_names(case.views, waits)
         if found is not None:
             makers = tuple(sorted(rank for made in found.extra for rank in made.ranks))
             return NamedApartRoot(
                 hangs=Certainty.STALLED,
                 ranks=makers,
-                decided=found.usual is not None,
+                decided=found.decided,
                 victims=tuple(sorted({*waits, *victims_of(case.graph, waits)} - set(makers))),
                 blocks=tuple(stuck),
                 place=Place(op=WaitKind.NEW_GROUP.value),
@@ -91,9 +103,13 @@ def _is_later(block: Block, found: Unequal) -> bool:
     return name.isdecimal() and int(name) >= found.number
 
 
-def _is_held_up(case: Case, block: Block) -> bool:
+def _is_held_up(case: Case, block: Block, found: Unequal) -> bool:
     """Say whether a rank makes, or uses, a group that others know by another name."""
-    return block.operation.kind is WaitKind.NEW_GROUP or any(
+    if block.operation.kind is WaitKind.NEW_GROUP:
+        sides = (*found.extra, *((found.usual,) if found.usual is not None else ()))
+        inside = sum(not set(block.wait.members).isdisjoint(each.ranks) for each in sides)
+        return found.swapped or not block.wait.members or inside > 1
+    return any(
         all(group.name != block.operation.group for group in case.views[rank].groups)
         for rank in case.graph.absent[block.operation]
     )

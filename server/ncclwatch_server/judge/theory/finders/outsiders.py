@@ -72,10 +72,22 @@ def _as_one(ranks: Iterable[int]) -> list[tuple[int, ...]]:
 
 def _all_still(case: Case, ranks: Sequence[int]) -> dict[int, Stillness]:
     """Return those of these ranks that have stood still for longer than what they are waited for with takes."""
-    standing = [rank for rank in ranks if still_s_of(case.views[rank]) > 0]
+    standing = [rank for rank in ranks if still_s_of(case.views[rank]) > 0 and not _has_waited_for_a_rank(case, rank)]
     known = _known(case, standing) if standing else {}
     found = {rank: stillness(case, case.views[rank], known.get(rank, Known())) for rank in standing}
     return {rank: each for rank, each in found.items() if each is not None and each.is_stalled}
+
+
+def _has_waited_for_a_rank(case: Case, rank: int) -> bool:
+    """Say whether a rank waited for a lock of another one, which lives and was not seen at the same time.
+
+    Where the two were seen together this is a wait like any other. Else that one may have let go of it since.
+    """
+    view = case.views[rank]
+    holder = (view.host, view.process.lock_holder)
+    return holder[1] > 0 and any(
+        (other.host, other.pid) == holder and other.ending is None for other in case.views.values() if other is not view
+    )
 
 
 def _all_awaited(case: Case, ranks: Sequence[int], alone: Sequence[int]) -> _Awaited:

@@ -4,7 +4,7 @@ torch counts the groups that a rank makes (`_process_group_name` in its distribu
 "1" is the first after the default group. A rank is a member of what it holds, and of what it waits for in new_group.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind, WaitView
@@ -30,8 +30,11 @@ class Unequal:
     number: int
     extra: tuple[Made, ...]  # which the others did not make; all of them where nobody can tell
     usual: Made | None  # what was due; None: nobody can tell
+    decided: bool = False  # whether most ranks have made what was due, or most the extra ones
+    missed: bool = False  # whether most have made the extra ones: the others should have
     swapped: bool = False  # whether the others make the extra ones too, later
-    held: Mapping[int, int] = field(default_factory=dict)  # groups known there before, of members that make one alone
+    held: Mapping[int, int] = field(default_factory=dict)  # of members that make one: groups known, or made, before
+    alone: bool = False  # whether they make it alone, and the number of those that they know counts
 
 
 _Makings = Mapping[int, tuple[tuple[int, ...], CallSite | None]]  # by number: members, and where
@@ -59,6 +62,14 @@ def unequal_groups(views: Mapping[int, RankView]) -> Unequal | None:
     return None
 
 
+def unequal_numbers(waits: Mapping[int, WaitView]) -> Unequal | None:
+    """Return who takes part in the making of one group as another one, by its number, than the others."""
+    counts = {rank: wait.seq for rank, wait in waits.items()}
+    if not all(counts.values()) or len(set(counts.values())) < 2:
+        return None
+    return _by_count(counts, waits)
+
+
 def unequal_names(views: Mapping[int, RankView], waits: Mapping[int, WaitView]) -> Unequal | None:
     """Return who takes part in the making of one group by another name than the others, None if nobody does.
 
@@ -67,14 +78,38 @@ def unequal_names(views: Mapping[int, RankView], waits: Mapping[int, WaitView]) 
     held = {rank: views[rank].groups_held for rank in waits}
     if not all(held.values()) or len(set(held.values())) < 2:
         return None
+    return replace(_by_count(held, waits), alone=True)
+
+
+def _by_count(counts: Mapping[int, int], waits: Mapping[int, WaitView]) -> Unequal:
+    """Return who counted another number of groups than most."""
     by_count: dict[int, list[int]] = {}
-    for rank, count in sorted(held.items()):
+    for rank, count in sorted(counts.items()):
         by_count.setdefault(count, []).append(rank)
     sides = [Made(ranks=tuple(ranks), members=(), site=waits[ranks[0]].site) for ranks in by_count.values()]
     most = majority([side.ranks for side in sides])
     usual = next((side for side in sides if side.ranks is most), None)
     extra = tuple(side for side in sides if side is not usual)
-    return Unequal(number=0, extra=extra, usual=usual, held=held)
+    return Unequal(number=0, extra=extra, usual=usual, decided=usual is not None, held=counts)
+
+
+def by_most(found: Unequal, waits: Mapping[int, WaitView]) -> Unequal:
+    """Return a difference with who is right in it: whoever most agree with.
+
+    Who will not be in a group is told by the number under which it makes a later one with the others.
+    """
+    if found.usual is None or found.swapped:
+        return replace(found, decided=found.swapped)
+    extra = _agreeing([rank for side in found.extra for rank in side.ranks], waits)
+    usual = _agreeing(found.usual.ranks, waits)
+    most = majority([tuple(extra - usual), tuple(usual - extra)])
+    return replace(found, decided=most is not None, missed=most is not None and set(most) == extra - usual)
+
+
+def _agreeing(ranks: Iterable[int], waits: Mapping[int, WaitView]) -> set[int]:
+    """Return ranks, and those that make the same group under the same number as one of them."""
+    made = {(waits[rank].site, waits[rank].seq) for rank in ranks if rank in waits}
+    return {*ranks, *(rank for rank, wait in waits.items() if (wait.site, wait.seq) in made)}
 
 
 def _swapped(number: int, sides: list[Made], views: Mapping[int, RankView]) -> Unequal | None:
