@@ -103,7 +103,10 @@ def by_most(found: Unequal, waits: Mapping[int, WaitView]) -> Unequal:
     extra = _agreeing([rank for side in found.extra for rank in side.ranks], waits)
     usual = _agreeing(found.usual.ranks, waits)
     most = majority([tuple(extra - usual), tuple(usual - extra)])
-    return replace(found, decided=most is not None, missed=most is not None and set(most) == extra - usual)
+    missed = most is not None and set(most) == extra - usual
+    # Two sides that hold groups may each make their own only.
+    unsure = missed and bool(found.usual.members)
+    return replace(found, decided=most is not None and not unsure, missed=missed and not unsure)
 
 
 def _agreeing(ranks: Iterable[int], waits: Mapping[int, WaitView]) -> set[int]:

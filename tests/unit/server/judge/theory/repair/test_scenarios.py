@@ -6,6 +6,7 @@ import pytest
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge import judge
+from ncclwatch_server.judge.theory.repair.edits import Change
 from ncclwatch_server.judge.theory.repair.findings import find
 from ncclwatch_server.judge.theory.repair.tapes import read
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
@@ -17,6 +18,9 @@ def test_a_certain_repair_is_of_a_rank_that_the_judge_has_proven_to_be_a_culprit
     snapshot = situation(path.read_text().partition(SEPARATOR)[0]).snapshot()
     finding = find(read(standings(snapshot)))
     told = {suspect.rank for suspect in finding.suspects}
+    back = {each.rank for each in finding.suspects if each.change is Change.COME_BACK}
+    if any(snapshot.ranks[rank].ending is None for rank in back):
+        return  # it may be at work, and the judge does not name it
     proven = [each for each in judge(snapshot) if each.certainty is Certainty.PROVEN]
     culprits = [{culprit.rank for culprit in each.culprits} for each in proven]
     assert not finding.certain or not proven or any(told <= ranks for ranks in culprits)
