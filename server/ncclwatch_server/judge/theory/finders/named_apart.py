@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.waits.made_groups import (
     Unequal,
     by_most,
     unequal_groups,
+    unequal_members,
     unequal_names,
     unequal_numbers,
 )
@@ -33,7 +34,8 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
         return alone
     if not any(_may_be_named_apart(block) for block in blocks):
         return alone
-    found = unequal_groups(case.views)
+    held = unequal_groups(case.views)
+    found = held or _unlike(blocks)
     crossed = _crossed(case, blocks) if found is not None else frozenset()
     stuck = tuple(
         block
@@ -52,7 +54,8 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     makers = tuple(sorted(others if found.missed else sites if decided else {*sites, *others}))
     waiting = {block.rank for block in stuck}
     return NamedApartRoot(
-        hangs=Certainty.STALLED if any(block.operation in crossed for block in stuck) else Certainty.PROVEN,
+        # Some who meet by a wrong name may come through, or find an error.
+        hangs=Certainty.PROVEN if held and crossed.isdisjoint(each.operation for each in stuck) else Certainty.STALLED,
         ranks=makers,
         decided=decided,
         victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
@@ -91,6 +94,12 @@ def _made_alone(case: Case, blocks: Sequence[Block]) -> NamedApartRoot | None:
     return None
 
 
+def _unlike(blocks: Sequence[Block]) -> Unequal | None:
+    """Return who makes groups of different members under one number, where that has lasted."""
+    waits = {each.rank: each.wait for each in blocks if each.wait.kind is WaitKind.NEW_GROUP}
+    return unequal_members({rank: wait for rank, wait in waits.items() if wait.age_s >= ALONE_S})
+
+
 def _may_be_named_apart(block: Block) -> bool:
     return block.operation.kind is WaitKind.NEW_GROUP or name_of(block.operation.group).isdecimal()
 
@@ -108,7 +117,8 @@ def _is_held_up(case: Case, block: Block, found: Unequal) -> bool:
     if block.operation.kind is WaitKind.NEW_GROUP:
         sides = (*found.extra, *((found.usual,) if found.usual is not None else ()))
         inside = sum(not set(block.wait.members).isdisjoint(each.ranks) for each in sides)
-        return found.swapped or not block.wait.members or inside > 1
+        alike = any(block.wait.members == each.members for each in found.extra if block.rank in each.ranks)
+        return found.swapped or not block.wait.members or inside > 1 or alike
     return any(
         all(group.name != block.operation.group for group in case.views[rank].groups)
         for rank in case.graph.absent[block.operation]

@@ -6,6 +6,7 @@ torch counts the groups that a rank makes (`_process_group_name` in its distribu
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 
 from ncclwatch.contract.model.rank import CallSite, RankView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.majority import majority
@@ -68,6 +69,24 @@ def unequal_numbers(waits: Mapping[int, WaitView]) -> Unequal | None:
     if not all(counts.values()) or len(set(counts.values())) < 2:
         return None
     return _by_count(counts, waits)
+
+
+def unequal_members(waits: Mapping[int, WaitView]) -> Unequal | None:
+    """Return the first number under which ranks make groups of different members that share one, None if there is none.
+
+    They find each other in the store by that number, and by their places among the members.
+    """
+    by_number: dict[int, dict[tuple[int, ...], list[int]]] = {}
+    for rank, wait in sorted(waits.items()):
+        if wait.seq and wait.members:
+            by_number.setdefault(wait.seq, {}).setdefault(wait.members, []).append(rank)
+    for number, sides in sorted(by_number.items()):
+        if any(not set(one).isdisjoint(other) for one, other in combinations(sides, 2)):
+            extra = (
+                Made(ranks=tuple(ranks), members=members, site=waits[ranks[0]].site) for members, ranks in sides.items()
+            )
+            return Unequal(number=number, extra=tuple(extra), usual=None)
+    return None
 
 
 def unequal_names(views: Mapping[int, RankView], waits: Mapping[int, WaitView]) -> Unequal | None:
