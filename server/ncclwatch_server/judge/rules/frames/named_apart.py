@@ -81,6 +81,8 @@ def _tell_alone(case: Case, root: NamedApartRoot, cause: Cause) -> Explanation:
 def _after(found: Unequal) -> str:
     if found.swapped:
         return "Members of one have met members of the other under that name, and those left over meet nobody."
+    if found.shared:
+        return "By that name, members of one may have met members of the other."
     return "From there on, the ranks wait in groups of different names."
 
 

@@ -34,8 +34,7 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
         return alone
     if not any(_may_be_named_apart(block) for block in blocks):
         return alone
-    held = unequal_groups(case.views)
-    found = held or _unlike(blocks)
+    found = unequal_groups(case.views) or _unlike(blocks)
     crossed = _crossed(case, blocks) if found is not None else frozenset()
     stuck = tuple(
         block
@@ -53,9 +52,10 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     others = found.usual.ranks if found.usual is not None else ()
     makers = tuple(sorted(others if found.missed else sites if decided else {*sites, *others}))
     waiting = {block.rank for block in stuck}
+    # Some who meet by a wrong name may come through, or find an error.
+    may_end = found.shared or any(block.operation in crossed for block in stuck)
     return NamedApartRoot(
-        # Some who meet by a wrong name may come through, or find an error.
-        hangs=Certainty.PROVEN if held and crossed.isdisjoint(each.operation for each in stuck) else Certainty.STALLED,
+        hangs=Certainty.STALLED if may_end else Certainty.PROVEN,
         ranks=makers,
         decided=decided,
         victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
@@ -77,7 +77,8 @@ def _made_alone(case: Case, blocks: Sequence[Block]) -> NamedApartRoot | None:
         waits = {block.rank: block.wait for block in stuck}
         if waits.keys() != set(operation.members) or onset_s(stuck) < ALONE_S or not held_together(case.views, stuck):
             continue
-        found = unequal_numbers(waits) or unequal_names(case.views, waits)
+        by_number = any(wait.seq for wait in waits.values())
+        found = unequal_numbers(waits) if by_number else unequal_names(case.views, waits)
         if found is not None:
             makers = tuple(sorted(rank for made in found.extra for rank in made.ranks))
             return NamedApartRoot(

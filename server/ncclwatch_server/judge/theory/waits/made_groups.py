@@ -33,6 +33,7 @@ class Unequal:
     usual: Made | None  # what was due; None: nobody can tell
     decided: bool = False  # whether most ranks have made what was due, or most the extra ones
     missed: bool = False  # whether most have made the extra ones: the others should have
+    shared: bool = False  # whether all of them are still made, under one name
     swapped: bool = False  # whether the others make the extra ones too, later
     held: Mapping[int, int] = field(default_factory=dict)  # of members that make one: groups known, or made, before
     alone: bool = False  # whether they make it alone, and the number of those that they know counts
@@ -85,7 +86,7 @@ def unequal_members(waits: Mapping[int, WaitView]) -> Unequal | None:
             extra = (
                 Made(ranks=tuple(ranks), members=members, site=waits[ranks[0]].site) for members, ranks in sides.items()
             )
-            return Unequal(number=number, extra=tuple(extra), usual=None)
+            return Unequal(number=number, extra=tuple(extra), usual=None, shared=True)
     return None
 
 
