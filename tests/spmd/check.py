@@ -19,6 +19,7 @@ HEALTHY_SHARE = 0.25
 KEY_SHARE = 0.15  # of programs with keys of the store
 LOCK_SHARE = 0.15  # of those with a file lock
 LATE_SHARE = 0.15  # of those that make groups on their way
+WORK_SHARE = 1.0  # of those that issue some collectives asynchronously
 OWN_SHARE = 0.3  # of the faults of these: one that only they can have
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
@@ -66,9 +67,10 @@ def draw(seed: int) -> Trial:
     also = random.Random(~seed)
     keys, locks = also.random() < KEY_SHARE, also.random() < LOCK_SHARE
     late = also.random() < LATE_SHARE
-    program = generator.draw(rng, keys=keys, locks=locks, late=late)
     own = [what for what, can in ((What.HOLD, locks), (What.UNMADE, late), (What.REMADE, late)) if can]
     what = also.choice(own) if own and also.random() < OWN_SHARE else None
+    works = also.random() < WORK_SHARE
+    program = generator.draw(rng, keys=keys, locks=locks, late=late, works=works)
     fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program, what)
     return Trial(program, fault, seed, _slow(rng, program, fault))
 

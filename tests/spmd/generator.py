@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import Op
 from tests.spmd.program import Axis, Kind, Program, Ranks, Stmt
@@ -17,15 +18,17 @@ BIG_SHARE = 0.01
 PIPE_SHARE = 0.2
 
 
-def draw(rng: random.Random, *, keys: bool = False, locks: bool = False, late: bool = False) -> Program:
+def draw(
+    rng: random.Random, *, keys: bool = False, locks: bool = False, late: bool = False, works: bool = False
+) -> Program:
     """Return a program.
 
     `keys`: it sets some in the store, and waits for them. `locks`: some of its work is in one. `late`: it makes some
-    groups on its way.
+    groups on its way. `works`: some collectives are asynchronous, and waited for later.
     """
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    drawing = _Drawing(rng, axes, keys=keys, locks=locks, late=rng.randrange(len(axes)) if late else 0)
+    drawing = _Drawing(rng, axes, Also(keys, locks, works), late=rng.randrange(len(axes)) if late else 0)
     body = drawing.body()
     return Program(world, tuple(drawing.axes), body, late=drawing.late, eager=rng.random() < 0.6)
 
@@ -55,12 +58,22 @@ def _parts(rng: random.Random, world: int) -> tuple[Ranks, ...]:
     return (tuple(range(world)),)
 
 
+class Also(NamedTuple):
+    """What a program has besides."""
+
+    keys: bool
+    locks: bool
+    works: bool
+
+
 class _Drawing:
     """One source on its way."""
 
-    def __init__(self, rng: random.Random, axes: Sequence[Axis], *, keys: bool, locks: bool, late: int) -> None:
-        self.rng, self.axes, self.line, self.keys, self.locks = rng, list(axes), 20, keys, locks
+    def __init__(self, rng: random.Random, axes: Sequence[Axis], also: Also, *, late: int) -> None:
+        self.rng, self.axes, self.line, self.also = rng, list(axes), 20, also
         self.late = late
+        self.open: list[int] = []  # lines of asynchronous calls that are not waited for yet
+        self.works: list[int] = []  # of all of them
         self.usable = len(axes) - late
 
     def body(self) -> tuple[Stmt, ...]:
@@ -70,7 +83,8 @@ class _Drawing:
             found += (*self.make(), self.loop(), *self.some(0, 2))
         while self.usable < len(self.axes):
             found += (*self.make(), *self.some(1, 2))
-        return found
+        self.open = self.works
+        return (*found, *self.waits())
 
     def make(self) -> tuple[Stmt, ...]:
         """Return the making of the next groups, if any are left."""
@@ -86,12 +100,22 @@ class _Drawing:
         return self.line
 
     def some(self, least: int, most: int) -> tuple[Stmt, ...]:
-        return tuple(self.one() for _ in range(self.rng.randint(least, most)))
+        found: list[Stmt] = []
+        for _ in range(self.rng.randint(least, most)):
+            found.append(self.one())
+            if self.open and self.rng.random() < 0.3:
+                found += self.waits()
+        return tuple(found)
+
+    def waits(self) -> tuple[Stmt, ...]:
+        """Return the waits for all asynchronous calls so far."""
+        lines, self.open = self.open, []
+        return tuple(Stmt(self.next_line(), Kind.WAIT, awaited=line) for line in lines)
 
     def one(self) -> Stmt:
-        if self.keys and self.rng.random() < 0.12:
+        if self.also.keys and self.rng.random() < 0.12:
             return self.key()
-        if self.locks and self.rng.random() < 0.15:
+        if self.also.locks and self.rng.random() < 0.15:
             return Stmt(self.next_line(), Kind.LOCK, body=(self.compute(),))
         return self.call() if self.rng.random() < 0.7 else self.compute()
 
@@ -104,7 +128,12 @@ class _Drawing:
         smallest = min(map(len, self.axes[axis].groups))
         root = rng.randrange(smallest) if op in ROOTED and rng.random() < 0.5 else 0 if op in ROOTED else -1
         numel = 0 if op in (Op.BARRIER, Op.ALL_TO_ALL) else rng.choice((1, 10, 100, 1000))
-        return Stmt(self.next_line(), Kind.CALL, axis=axis, op=op, root=root, numel=numel)
+        line = self.next_line()
+        is_async = self.also.works and rng.random() < 0.5
+        if is_async:
+            self.open.append(line)
+            self.works.append(line)
+        return Stmt(line, Kind.CALL, axis=axis, op=op, root=root, numel=numel, is_async=is_async)
 
     def key(self) -> Stmt:
         axis = self.rng.randrange(self.usable)
@@ -131,4 +160,6 @@ class _Drawing:
             body.append(Stmt(inner, Kind.LOOP, times=rng.randint(1, 3), body=self.some(1, 2)))
         if rng.random() < PIPE_SHARE:
             body.insert(rng.randint(0, len(body)), self.pipe())
+        if self.open and rng.random() < 0.6:
+            body += self.waits()
         return Stmt(line, Kind.LOOP, times=rng.randint(1, 8), loader=loader, body=tuple(body))

@@ -11,6 +11,10 @@ are, or when it is received.
 A key of the store has a name of its own in each group, at each line and turn. Its root sets it and goes on; the others
 wait until it is set.
 
+What is issued asynchronously runs beside its rank, which waits for it later. A group of a rank runs two of its
+operations at a time, as gloo's threads do; the others queue, in the order of their issue. Of a process that has ended
+nothing runs on.
+
 All ranks make each group, and count them. Its members wait for each other under the number that each has counted, as
 with gloo; the others go on at once.
 
@@ -34,6 +38,7 @@ from tests.spmd.program import RANKS_PER_HOST, Kind, Program, Ranks, Step
 
 NEVER = float("inf")
 CALL_S = 0.001
+AT_A_TIME = 2  # operations of a group that a rank runs
 _TO_ROOT = (Op.GATHER,)
 _FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
 _NUMBERS = {op: number for number, op in enumerate(Op)}
@@ -103,6 +108,8 @@ class _Machine:
         self.groups = self.run.groups
         self.counts: dict[tuple[int, str], tuple[int, int]] = {}  # (rank, group): calls and the hash over them
         self.meetings: dict[tuple[str, int], _Meeting] = {}
+        self.running: dict[tuple[int, str], list[Call]] = {}  # (rank, group): collectives that are not through
+        self.awaited: dict[int, set[Call]] = {}  # what ranks wait for
         self.channels: dict[tuple[str, int, int], _Channel] = {}
         self.waiting_for: dict[Key, list[int]] = {}
         self.made = [program.begun_with] * program.world  # groups
@@ -110,7 +117,7 @@ class _Machine:
         self.queued_up: dict[Lock, list[int]] = {}
         self.doing: dict[Kind, Callable[[float, int, Step], None]] = {
             Kind.CALL: self._call, Kind.KEY: self._key, Kind.MAKE: self._make, Kind.TAKE: self._take,
-            Kind.GIVE: self._give,
+            Kind.GIVE: self._give, Kind.WAIT: self._wait,
         }  # fmt: skip
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
@@ -131,6 +138,8 @@ class _Machine:
             self._leave(now_s, rank, step.how)
         elif step.kind in self.doing:
             self.doing[step.kind](now_s, rank, step)
+        elif step.how == "stopped":
+            self._run_no_more(rank)
         elif step.seconds != NEVER:
             pause_s = step.seconds * self.rng.uniform(0.7, 1.4) if step.seconds else CALL_S
             heapq.heappush(self.queue, (now_s + pause_s, rank, at + 1))
@@ -138,9 +147,19 @@ class _Machine:
     def _leave(self, now_s: float, rank: int, how: str) -> None:
         """End a process, of which the kernel gives the locks back."""
         self.run.ended_s[rank], self.run.how[rank] = now_s, how
+        self._run_no_more(rank)
         for lock, held in self.run.holders.items():
             if held[-1][1] == rank:
                 self._pass_on(now_s, lock)
+
+    def _run_no_more(self, rank: int) -> None:
+        """Take back what a process has begun and not ended: others wait for it in vain."""
+        for (other, group), running in self.running.items():
+            for call in running if other == rank else ():
+                meeting = self.meetings.get((group, call.seq))
+                if meeting is not None and meeting.entered.get(rank) is call:
+                    del meeting.entered[rank]
+                    meeting.waiting.remove(call)
 
     def _call(self, now_s: float, rank: int, step: Step) -> None:
         if step.op.is_p2p:
@@ -151,12 +170,31 @@ class _Machine:
         self.counts[rank, step.group] = count + 1, prefix
         call = Call(rank, step, count + 1, now_s, prefix, _needs(rank, step, self.groups[step.group]))
         self.run.calls[rank].append(call)
-        meeting = self.meetings.setdefault((step.group, call.seq), _Meeting())
-        meeting.entered[rank] = call
+        running = self.running.setdefault((rank, step.group), [])
+        running.append(call)
+        if step.is_async:
+            self._go_on(now_s, rank)
+        else:
+            self.awaited[rank] = {call}
+        if len(running) <= AT_A_TIME:
+            self._enter(now_s, call)
+
+    def _enter(self, now_s: float, call: Call) -> None:
+        """Let an operation meet the others' parts, and end those that have all that they need."""
+        meeting = self.meetings.setdefault((call.group, call.seq), _Meeting())
+        meeting.entered[call.rank] = call
         meeting.waiting.append(call)
         for other in [each for each in meeting.waiting if _may_end(each, meeting.entered)]:
             meeting.waiting.remove(other)
             self._end(now_s, other)
+
+    def _wait(self, now_s: float, rank: int, step: Step) -> None:
+        """Let a rank wait for all that it has issued at a line."""
+        unfinished = {call for call in works_of(self.run, rank, step) if call.done_s == NEVER}
+        if unfinished:
+            self.awaited[rank] = unfinished
+        else:
+            self._go_on(now_s, rank)
 
     def _key(self, now_s: float, rank: int, step: Step) -> None:
         """Let the root set a key, and the others wait for it."""
@@ -214,6 +252,7 @@ class _Machine:
         mine, theirs = (channel.sends, channel.recvs) if sends else (channel.recvs, channel.sends)
         call = Call(rank, step, len(mine) + 1, now_s, 0, None)
         self.run.calls[rank].append(call)
+        self.awaited[rank] = {call}
         mine.append(call)
         met = theirs[call.seq - 1] if len(theirs) >= call.seq else None
         if met is not None or (sends and self.run.program.eager):
@@ -223,7 +262,27 @@ class _Machine:
 
     def _end(self, now_s: float, call: Call) -> None:
         call.done_s = now_s + CALL_S
-        heapq.heappush(self.queue, (call.done_s, call.rank, len(self.run.began_s[call.rank])))
+        awaited = self.awaited.get(call.rank, set())
+        if call in awaited:
+            awaited.remove(call)
+            if not awaited:
+                self._go_on(now_s, call.rank)
+        running = self.running.get((call.rank, call.group), [])
+        if call in running:
+            running.remove(call)
+            if len(running) >= AT_A_TIME:
+                self._enter(now_s, running[AT_A_TIME - 1])
+
+
+def works_of(run: Run, rank: int, step: Step) -> list[Call]:
+    """Return what a rank waits for in a step: all that it has issued so far at another line."""
+    return [call for call in run.calls[rank] if call.step.line == step.awaited]
+
+
+def awaited(run: Run, rank: int, step: Step, at_s: float) -> Call | None:
+    """Return what a rank waits for at a moment: the oldest of these that is not through."""
+    works = works_of(run, rank, step)
+    return next((call for call in works if call.issued_s <= at_s < call.done_s), None)
 
 
 def key_of(step: Step) -> Key:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tests.spmd.machine import NEVER, Run, key_of
+from tests.spmd.machine import NEVER, Run, awaited, key_of
 from tests.spmd.program import Kind
 from tests.spmd.views import Sight, seen_s
 
@@ -37,9 +37,14 @@ def at(run: Run, sight: Sight) -> Truth:
         if step.kind in (Kind.TAKE, Kind.MAKE):
             waits[rank] = step.kind.value, 0
             (freed if len(run.began_s[rank]) > begun else stuck).add(rank)
-        if step.kind is not Kind.CALL:
+        if step.kind is Kind.WAIT:
+            call = awaited(run, rank, step, seen)
+        elif step.kind is Kind.CALL and not step.is_async:
+            call = next(each for each in reversed(run.calls[rank]) if each.issued_s <= seen)
+        else:
             continue
-        call = next(each for each in reversed(run.calls[rank]) if each.issued_s <= seen)
+        if call is None:
+            continue
         waits[rank] = call.group, call.seq
         (stuck if call.done_s == NEVER else freed).add(rank)
     return Truth(sight.at_s, waits, frozenset(freed), frozenset(stuck))

@@ -20,7 +20,7 @@ class Kind(Enum):
     COMPUTE = "compute"
     CALL = "call"
     KEY = "key"  # of the store: one member of each group sets it, the others wait for it
-    WAIT = "wait"  # for the oldest async work of the rank at the given line
+    WAIT = "wait"  # for all works that the rank has issued asynchronously at another line
     MAKE = "make"  # groups, by new_group; all ranks make it, and its members wait for each other there
     LOCK = "lock"  # of a file on the node, round its body
     TAKE = "take"  # that lock: a step of a rank, as the next one
@@ -52,6 +52,7 @@ class Stmt(NamedTuple):
     root: int = -1  # position in the group
     numel: int = 0
     is_async: bool = False
+    awaited: int = 0  # line of the asynchronous call that is waited for
     seconds: float = 0.0
     times: int = 0  # of a loop, or each n-th of it
     loader: bool = False  # the loop is over a DataLoader
@@ -68,6 +69,7 @@ class Step(NamedTuple):
     root: int = -1  # global rank; of a send or a receive: the other side
     numel: int = 0
     is_async: bool = False
+    awaited: int = 0  # as of a statement
     seconds: float = 0.0
     batch: int = 0  # drawn in this pass, of the newest loader; of a draw: the number of the batch, 0: none is left
     loader: int = 0  # line of the newest loader
@@ -197,7 +199,7 @@ class _Unrolling:
         self.turns[stmt.line] = turn + 1
         root = self.groups[name][stmt.root] if name and stmt.root >= 0 else -1
         return Step(
-            stmt.line, stmt.kind, name, stmt.op, root, stmt.numel, stmt.is_async, stmt.seconds, self.batch,
+            stmt.line, stmt.kind, name, stmt.op, root, stmt.numel, stmt.is_async, stmt.awaited, stmt.seconds, self.batch,
             self.loader, turn,
         )  # fmt: skip
 
@@ -235,6 +237,8 @@ def _words(stmt: Stmt) -> str:
     if stmt.kind is Kind.CALL:
         root = f", root {stmt.root}" if stmt.root >= 0 else ""
         return f"{stmt.op.value}(axis {stmt.axis}{root}, {stmt.numel}){' async' if stmt.is_async else ''}"
+    if stmt.kind is Kind.WAIT:
+        return f"wait for line {stmt.awaited}"
     if stmt.kind is Kind.MAKE:
         return f"new_group (axis {stmt.axis})"
     if stmt.kind is Kind.LOCK:

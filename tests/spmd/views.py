@@ -168,13 +168,20 @@ class _Standing(NamedTuple):
         if step.kind is Kind.KEY:
             waits = step.root != self.rank
             return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site) if waits else None
-        if step.kind is not Kind.CALL or not self.issued:  # it issues its first one at this very moment
+        call = self._waited_for(step)
+        if call is None:
             return None
-        call = self.issued[-1]
         return WaitView(
-            kind=_WAITS.get(step.op, WaitKind.COLLECTIVE), age_s=self.since_s, group=call.group, seq=call.seq,
-            op=step.op, peer=step.root, site=site,
+            kind=_WAITS.get(call.step.op, WaitKind.COLLECTIVE), age_s=self.since_s, group=call.group, seq=call.seq,
+            op=call.step.op, peer=call.step.root, site=site,
         )  # fmt: skip
+
+    def _waited_for(self, step: Step) -> Call | None:
+        if step.kind is Kind.WAIT:
+            works = (call for call in self.issued if call.step.line == step.awaited)
+            return next((call for call in works if call.done_s > self.at_s), None)
+        # It may issue its first one at this very moment.
+        return self.issued[-1] if step.kind is Kind.CALL and self.issued else None
 
 
 def _ending(run: Run, rank: int, at_s: float) -> Ending:
@@ -238,7 +245,7 @@ def _op(call: Call, at_s: float) -> OpView:
         group=call.group, seq=call.seq, op=step.op, dtype="" if barrier else "float32", numel=step.numel,
         peer=step.root, reduce_op="sum" if step.op in _REDUCES else "", site=site_at(step.line),
         thread=1000 + call.rank, batch=step.batch, loader=1 if step.loader else 0, completed=call.done_s <= at_s,
-        in_order=True, age_s=at_s - call.issued_s,
+        in_order=not step.is_async, age_s=at_s - call.issued_s,
     )  # fmt: skip
 
 
