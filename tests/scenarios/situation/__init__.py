@@ -9,6 +9,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     in RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   blocked in a collective (numel=, dtype=, root=, reduce=);
                                                from=SITE+SITE: the lines that called SITE's function, innermost first
                                                module=codec/quantize/Quantizer/train/no_grad: in whose forward
+    begun RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]   issued asynchronously so long ago, and not finished
     modes RANKS codec/quantize/Quantizer/eval  the mode of a module now
     backward RANKS GROUP#SEQ SITE for S        in backward, a bucket of DDP unfinished
     device RANKS GROUP#SEQ OP SITE for S [sync] [blind]   issued on a device so long ago, and not finished

@@ -88,6 +88,13 @@ def in_(state: State, words: list[str]) -> None:
         (state.block_second if second else state.block)(rank, wait)
 
 
+def begun(state: State, words: list[str]) -> None:
+    """begun RANKS GROUP#SEQ OP SITE for S [KEY=VALUE...]: issued asynchronously so long ago, and not finished."""
+    names, target, op, site, *rest = words
+    for rank in ranks_of(names):
+        _issue(state, rank, target, Op(op), site_of(site), options_of(rest))
+
+
 def device(state: State, words: list[str]) -> None:
     names, target, op, site, *rest = words
     name = target.partition("#")[0]
@@ -262,6 +269,7 @@ COMMANDS: Mapping[str, Command] = {
     "through": through,
     "goes_on": goes_on,
     "in": in_,
+    "begun": begun,
     "device": device,
     "backward": backward,
     "send": send,

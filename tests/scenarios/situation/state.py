@@ -65,8 +65,11 @@ class State:
         self.change(rank, threads=(main, second))
 
     def put_group(self, rank: int, name: str, enqueued: int, pending: OpView | None) -> None:
-        """Let it have come so far in a group; `pending` is what it waits for there."""
-        completed = enqueued - (1 if pending else 0)
+        """Let it have come so far in a group; `pending` is what is not through there, unless something older is not."""
+        before = next((group for group in self.ranks[rank].groups if group.name == name), None)
+        if pending is not None and before is not None and before.pending is not None and not before.asynchronous:
+            pending = before.pending
+        completed = pending.seq - 1 if pending is not None else enqueued
         group = GroupView(
             name=name, desc=self.descs.get(name, name), ranks=tuple(self.groups[name]), enqueued=enqueued,
             completed=completed, prefix_hash=0, pending=pending,

@@ -31,7 +31,14 @@ from ncclwatch_server.judge.theory.roots import (
     place_of,
 )
 from ncclwatch_server.judge.theory.waits.mismatches import Mismatch, held_by, is_through
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
+from ncclwatch_server.judge.theory.waits.rank_standing import (
+    Block,
+    Operation,
+    RankStanding,
+    Standing,
+    find_issued,
+    group_of,
+)
 from ncclwatch_server.judge.theory.waits.wait_graph import doomed_without_the_gone, victims_of
 
 ABANDONED_S = 2.5  # a rank that destroyed its groups at its end is gone by then, and looked at as such
@@ -94,7 +101,8 @@ def _mismatch_root(
     everyone = tuple(rank for side in sides for rank in side.ranks)
     through = _through(case, operation, everyone)
     doomed = case.graph.doomed
-    held = held_by(case.found, mismatch).union(doomed.intersection(everyone)) - set(through)
+    ahead = {rank for rank in everyone if rank not in doomed and _is_elsewhere(case.found[rank], operation)}
+    held = held_by(case.found, mismatch).union(doomed.intersection(everyone)) - ahead.union(through)
     may_go_on = set(everyone) - held.union(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
     stuck = {rank for rank in guilty if rank in doomed or case.found[rank].standing is Standing.GONE}
@@ -113,6 +121,16 @@ def _mismatch_root(
         forward=forward,
         through=through,
     )
+
+
+def _is_elsewhere(standing: RankStanding, operation: Operation) -> bool:
+    """Say whether a rank has issued its part asynchronously, and is at work or waits for something else so far."""
+    if standing.standing not in (Standing.OUTSIDE, Standing.BLOCKED):
+        return False
+    group = group_of(standing.view, operation.group)
+    waits = (thread.wait for thread in standing.view.threads if thread.wait is not None)
+    inside = any((wait.group, wait.seq) == (operation.group, operation.seq) for wait in waits)
+    return not inside and group is not None and not group.asynchronous
 
 
 def _through(case: Case, operation: Operation, ranks: tuple[int, ...]) -> tuple[int, ...]:
