@@ -199,8 +199,8 @@ class _Unrolling:
         self.turns[stmt.line] = turn + 1
         root = self.groups[name][stmt.root] if name and stmt.root >= 0 else -1
         return Step(
-            stmt.line, stmt.kind, name, stmt.op, root, stmt.numel, stmt.is_async, stmt.awaited, stmt.seconds, self.batch,
-            self.loader, turn,
+            stmt.line, stmt.kind, name, stmt.op, root, stmt.numel, stmt.is_async, stmt.awaited, stmt.seconds,
+            self.batch, self.loader, turn,
         )  # fmt: skip
 
 

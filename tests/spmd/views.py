@@ -96,7 +96,7 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         groups_held=len(_held(run, rank, made)) if run.program.late else 0,
         peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),
-        history=tuple(_op(call, at_s) for call in issued[-(sight.history[rank] if sight.history else HISTORY_MAX) :]),
+        history=_history(issued, at_s, sight.history[rank] if sight.history else HISTORY_MAX),
         timeout_s=TIMEOUT_S, news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
     )  # fmt: skip
 
@@ -215,7 +215,8 @@ def _group(run: Run, name: str, issued: Sequence[Call], at_s: float) -> GroupVie
         name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
         completed=pending.seq - 1 if pending is not None else len(calls),
         prefix_hash=calls[-1].prefix if calls else 0,
-        pending=_op(pending, at_s) if pending is not None else None, timeout_s=TIMEOUT_S, site=_made_at(run, name),
+        pending=_op(pending, at_s, completed=False) if pending is not None else None, timeout_s=TIMEOUT_S,
+        site=_made_at(run, name),
     )  # fmt: skip
 
 
@@ -238,13 +239,26 @@ def _peers(issued: Sequence[Call], at_s: float) -> tuple[PeerView, ...]:
     )
 
 
-def _op(call: Call, at_s: float) -> OpView:
+def _history(issued: Sequence[Call], at_s: float, most: int) -> tuple[OpView, ...]:
+    """Return the newest operations. Of a group only the oldest unfinished collective is recorded as such."""
+    through: dict[str, int] = {}
+    for call in issued:
+        if call.needs is not None and call.done_s > at_s:
+            through.setdefault(call.group, call.seq - 1)
+
+    def is_told(call: Call) -> bool:
+        return call.done_s <= at_s and (call.needs is None or call.seq <= through.get(call.group, call.seq))
+
+    return tuple(_op(call, at_s, completed=is_told(call)) for call in issued[-most:])
+
+
+def _op(call: Call, at_s: float, *, completed: bool) -> OpView:
     step = call.step
     barrier = step.op is Op.BARRIER
     return OpView(
         group=call.group, seq=call.seq, op=step.op, dtype="" if barrier else "float32", numel=step.numel,
         peer=step.root, reduce_op="sum" if step.op in _REDUCES else "", site=site_at(step.line),
-        thread=1000 + call.rank, batch=step.batch, loader=1 if step.loader else 0, completed=call.done_s <= at_s,
+        thread=1000 + call.rank, batch=step.batch, loader=1 if step.loader else 0, completed=completed,
         in_order=not step.is_async, age_s=at_s - call.issued_s,
     )  # fmt: skip
 

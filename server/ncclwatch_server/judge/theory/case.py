@@ -14,6 +14,7 @@ from ncclwatch_server.judge.theory.waits.full_tables import legible
 from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.left_members import past_the_gone
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
+from ncclwatch_server.judge.theory.waits.mismatches import in_front_of_queues
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
@@ -89,7 +90,7 @@ def open_case(snapshot: JobSnapshot) -> Case:
     complete = told_apart(without_older_files(with_members(views, snapshot.world_size, partly=True)))
     if complete is not snapshot.ranks:
         snapshot = replace(snapshot, ranks=complete)
-    found = past_the_gone(standings(snapshot))
+    found = in_front_of_queues(past_the_gone(standings(snapshot)))
     graph = build(found, snapshot.silent, snapshot.unasked)
     return Case(snapshot=snapshot, found=found, graph=graph, search=SmallestRepair(found))
 

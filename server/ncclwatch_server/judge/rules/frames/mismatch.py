@@ -77,7 +77,7 @@ def _site_of(case: Case, rank: int, side: Side, found: Parting) -> CallSite | No
     if found.shift is not None and found.shift.skipped < 0 and rank in found.culprit.ranks:
         return found.shift.op.site  # the call too many is the mistake; where it stands now is a consequence
     block = _block_of(case, rank, side.op.group, side.op.seq)
-    return (block.wait.site if block else None) or side.site
+    return (block.issued.site if block and block.issued else None) or side.site
 
 
 def _summary(case: Case, root: MismatchRoot, deed: Callable[[Parting], str]) -> str:

@@ -157,7 +157,7 @@ def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:
         op = next(op for rank in ranks if (op := find_issued(case.views[rank], group, seq)) is not None)
         blocks = (b for b in case.found[ranks[0]].blocks if (b.operation.group, b.operation.seq) == (group, seq))
         site = next((block.wait.site for block in blocks), None)
-        sides.append(Side(ranks=ranks, op=op, site=site or op.site))
+        sides.append(Side(ranks=ranks, op=op, site=op.site or site))
     return tuple(sides)
 
 

@@ -6,8 +6,9 @@ reduce, and a tree may reach a member through its own side alone. So a member of
 stayed where it is for longer than a transfer takes.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import islice
 
 from ncclwatch.contract.model.rank import GroupView, Op, OpView, WaitKind
 from ncclwatch_server.judge.theory.waits.rank_standing import (
@@ -24,6 +25,8 @@ FROM_ROOT = frozenset((Op.BROADCAST, Op.SCATTER))
 TO_ROOT = frozenset((Op.REDUCE, Op.GATHER))
 # A member of these may need the root alone, or nobody.
 ROOTED = FROM_ROOT | TO_ROOT
+AT_A_TIME = 2  # operations of a group that gloo runs, with one network device; the others queue
+QUEUED_MAX = 64  # operations before the one that is waited for that are looked at
 SETTLED_S = 3.0  # since the last member came: what could be transferred has been
 
 
@@ -46,6 +49,58 @@ def mismatch(operation: Operation, found: Mapping[int, RankStanding]) -> Mismatc
     }
     sides = sides_of(issued)
     return Mismatch(operation=operation, sides=sides) if len(sides) > 1 else None
+
+
+def in_front_of_queues(found: Mapping[int, RankStanding]) -> dict[int, RankStanding]:
+    """Return the standings with each rank in the first of the mismatches that its operation queues behind.
+
+    It does if as many as its backend runs at a time cannot end. Where fewer cannot, the others pass them.
+    """
+    known: dict[Operation, frozenset[int]] = {}
+    return {
+        rank: replace(each, blocks=tuple(_moved_to_front(found, block, known) for block in each.blocks))
+        if each.standing is Standing.BLOCKED and any(_may_queue(each, block) for block in each.blocks)
+        else each
+        for rank, each in found.items()
+    }
+
+
+def _may_queue(standing: RankStanding, block: Block) -> bool:
+    if block.operation.kind is not WaitKind.COLLECTIVE or block.on_device:
+        return False
+    group = group_of(standing.view, block.operation.group)
+    oldest = None if group is None or group.asynchronous else group.pending
+    return oldest is not None and oldest.seq + AT_A_TIME <= block.operation.seq
+
+
+def _moved_to_front(found: Mapping[int, RankStanding], block: Block, known: dict[Operation, frozenset[int]]) -> Block:
+    if not _may_queue(found[block.rank], block):
+        return block
+    ahead = list(islice(_held_ahead(found, block, known), AT_A_TIME))
+    if len(ahead) < AT_A_TIME:
+        return block
+    operation, first = ahead[0]
+    wait = replace(block.wait, seq=first.seq, op=first.op, peer=first.peer, site=first.site, label=first.label)
+    return replace(block, operation=operation, wait=wait, issued=first)
+
+
+def _held_ahead(
+    found: Mapping[int, RankStanding], block: Block, known: dict[Operation, frozenset[int]]
+) -> Iterator[tuple[Operation, OpView]]:
+    """Yield what a rank has issued before the operation that it waits for, and cannot end."""
+    view, wanted = found[block.rank].view, block.operation
+    group = group_of(view, wanted.group)
+    first = wanted.seq if group is None or group.pending is None else group.pending.seq
+    for seq in range(first, min(wanted.seq, first + QUEUED_MAX)):
+        issued, operation = find_issued(view, wanted.group, seq), replace(wanted, seq=seq)
+        # Only of the oldest is it known that it has not ended; its part of a rooted one may have.
+        if issued is None or (seq > first and issued.op in ROOTED):
+            continue
+        if operation not in known:
+            unlike = mismatch(operation, found)
+            known[operation] = frozenset() if unlike is None else held_by(found, unlike)
+        if block.rank in known[operation]:
+            yield operation, issued
 
 
 def held_by(found: Mapping[int, RankStanding], unlike: Mismatch) -> frozenset[int]:
