@@ -20,6 +20,7 @@ KEY_SHARE = 0.15  # of programs with keys of the store
 LOCK_SHARE = 0.15  # of those with a file lock
 LATE_SHARE = 0.15  # of those that make groups on their way
 WORK_SHARE = 1.0  # of those that issue some collectives asynchronously
+DEVICE_SHARE = 0.2  # of those whose collectives run on devices
 OWN_SHARE = 0.3  # of the faults of these: one that only they can have
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
@@ -70,7 +71,8 @@ def draw(seed: int) -> Trial:
     own = [what for what, can in ((What.HOLD, locks), (What.UNMADE, late), (What.REMADE, late)) if can]
     what = also.choice(own) if own and also.random() < OWN_SHARE else None
     works = also.random() < WORK_SHARE
-    program = generator.draw(rng, keys=keys, locks=locks, late=late, works=works)
+    device = also.random() < DEVICE_SHARE
+    program = generator.draw(rng, keys=keys, locks=locks, late=late, works=works, device=device)
     fault = HEALTHY if rng.random() < HEALTHY_SHARE else faults.draw(rng, program, what)
     return Trial(program, fault, seed, _slow(rng, program, fault))
 
@@ -181,7 +183,7 @@ def _is_so(verdict: Verdict, run: Run, truth: Truth) -> bool:
         ):
             return False
     return all(
-        truth.waits.get(rank, ("", 0))[:2] == (each.group, each.seq)
+        (each.group, each.seq) in truth.waits.get(rank, ())
         for each in verdict.waiters
         if each.group and "all_" in each.doing
         for rank in each.ranks

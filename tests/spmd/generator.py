@@ -19,18 +19,28 @@ PIPE_SHARE = 0.2
 
 
 def draw(
-    rng: random.Random, *, keys: bool = False, locks: bool = False, late: bool = False, works: bool = False
+    rng: random.Random,
+    *,
+    keys: bool = False,
+    locks: bool = False,
+    late: bool = False,
+    works: bool = False,
+    device: bool = False,
 ) -> Program:
     """Return a program.
 
     `keys`: it sets some in the store, and waits for them. `locks`: some of its work is in one. `late`: it makes some
-    groups on its way. `works`: some collectives are asynchronous, and waited for later.
+    groups on its way. `works`: some collectives are asynchronous, and waited for later. `device`: they run on a device,
+    and the host waits where it reads from that.
     """
     world = rng.choice(_BIG_WORLDS if rng.random() < BIG_SHARE else _WORLDS)
     axes = _axes(rng, world)
-    drawing = _Drawing(rng, axes, Also(keys, locks, works), late=rng.randrange(len(axes)) if late else 0)
+    drawing = _Drawing(rng, axes, Also(keys, locks, works, device), late=rng.randrange(len(axes)) if late else 0)
     body = drawing.body()
-    return Program(world, tuple(drawing.axes), body, late=drawing.late, eager=rng.random() < 0.6)
+    spins = device and rng.random() < 0.5
+    return Program(
+        world, tuple(drawing.axes), body, late=drawing.late, device=device, spins=spins, eager=rng.random() < 0.6
+    )
 
 
 def _axes(rng: random.Random, world: int) -> tuple[Axis, ...]:
@@ -64,6 +74,7 @@ class Also(NamedTuple):
     keys: bool
     locks: bool
     works: bool
+    device: bool
 
 
 class _Drawing:
@@ -84,7 +95,7 @@ class _Drawing:
         while self.usable < len(self.axes):
             found += (*self.make(), *self.some(1, 2))
         self.open = self.works
-        return (*found, *self.waits())
+        return (*found, *self.waits(), *self.read())
 
     def make(self) -> tuple[Stmt, ...]:
         """Return the making of the next groups, if any are left."""
@@ -106,6 +117,10 @@ class _Drawing:
             if self.open and self.rng.random() < 0.3:
                 found += self.waits()
         return tuple(found)
+
+    def read(self) -> tuple[Stmt, ...]:
+        """Return a line that reads a value from the device, if there is one."""
+        return (Stmt(self.next_line(), Kind.READ),) if self.also.device else ()
 
     def waits(self) -> tuple[Stmt, ...]:
         """Return the waits for all asynchronous calls so far."""
@@ -158,8 +173,10 @@ class _Drawing:
         if rng.random() < 0.15:
             inner = self.next_line()
             body.append(Stmt(inner, Kind.LOOP, times=rng.randint(1, 3), body=self.some(1, 2)))
-        if rng.random() < PIPE_SHARE:
+        if rng.random() < PIPE_SHARE and not self.also.device:
             body.insert(rng.randint(0, len(body)), self.pipe())
         if self.open and rng.random() < 0.6:
             body += self.waits()
+        if self.also.device and rng.random() < 0.4:
+            body += self.read()
         return Stmt(line, Kind.LOOP, times=rng.randint(1, 8), loader=loader, body=tuple(body))

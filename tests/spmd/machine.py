@@ -11,9 +11,8 @@ are, or when it is received.
 A key of the store has a name of its own in each group, at each line and turn. Its root sets it and goes on; the others
 wait until it is set.
 
-What is issued asynchronously runs beside its rank, which waits for it later. A group of a rank runs two of its
-operations at a time, as gloo's threads do; the others queue, in the order of their issue. Of a process that has ended
-nothing runs on.
+What is issued asynchronously runs beside its rank, which waits for it later, see `backends`. Of a process that has
+ended nothing runs on.
 
 All ranks make each group, and count them. Its members wait for each other under the number that each has counted, as
 with gloo; the others go on at once.
@@ -34,11 +33,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from ncclwatch.contract.model.rank import Op
+from tests.spmd.backends import NEVER, Backend, Call, Streams, Threads
 from tests.spmd.program import RANKS_PER_HOST, Kind, Program, Ranks, Step
 
-NEVER = float("inf")
 CALL_S = 0.001
-AT_A_TIME = 2  # operations of a group that a rank runs
 _TO_ROOT = (Op.GATHER,)
 _FROM_ROOT = (Op.BROADCAST, Op.SCATTER)
 _NUMBERS = {op: number for number, op in enumerate(Op)}
@@ -47,20 +45,6 @@ _NUMBERS = {op: number for number, op in enumerate(Op)}
 Key = tuple[str, int, int]  # group, line, turn
 Lock = tuple[int, int]  # node, line
 Making = tuple[int, Ranks]  # the number of the group among those that a rank has made, and its members
-
-
-class Call:
-    """One operation that a rank issued."""
-
-    __slots__ = ("done_s", "group", "issued_s", "needs", "prefix", "rank", "seq", "step")
-
-    def __init__(self, rank: int, step: Step, seq: int, issued_s: float, prefix: int, needs: Ranks | None) -> None:
-        self.rank, self.step, self.group = rank, step, step.group
-        self.seq = seq  # of the collectives of this rank in the group, or of its sends to one rank; >= 1
-        self.issued_s = issued_s
-        self.done_s = NEVER
-        self.prefix = prefix  # hash over all signatures of this rank in the group up to this one
-        self.needs = needs  # members that have to come before it is through; None: it is a send or a receive
 
 
 class Run:
@@ -72,6 +56,7 @@ class Run:
         self.ended_s: list[float] = [NEVER] * len(steps)  # when the process was gone
         self.how: list[str] = [""] * len(steps)
         self.calls: list[list[Call]] = [[] for _ in steps]
+        self.awaits: list[dict[int, tuple[Call, ...]]] = [{} for _ in steps]  # by position: what the host waits for
         self.key_set_s: dict[Key, float] = {}
         self.holders: dict[Lock, list[tuple[float, int]]] = {}  # since when which rank has held it; -1: nobody
         self.rest_s = 0.0  # since when nothing has happened any more
@@ -108,8 +93,8 @@ class _Machine:
         self.groups = self.run.groups
         self.counts: dict[tuple[int, str], tuple[int, int]] = {}  # (rank, group): calls and the hash over them
         self.meetings: dict[tuple[str, int], _Meeting] = {}
-        self.running: dict[tuple[int, str], list[Call]] = {}  # (rank, group): collectives that are not through
-        self.awaited: dict[int, set[Call]] = {}  # what ranks wait for
+        self.backend: Backend = Streams() if program.device else Threads()
+        self.awaited: dict[int, set[Call]] = {}  # what hosts wait for
         self.channels: dict[tuple[str, int, int], _Channel] = {}
         self.waiting_for: dict[Key, list[int]] = {}
         self.made = [program.begun_with] * program.world  # groups
@@ -117,7 +102,7 @@ class _Machine:
         self.queued_up: dict[Lock, list[int]] = {}
         self.doing: dict[Kind, Callable[[float, int, Step], None]] = {
             Kind.CALL: self._call, Kind.KEY: self._key, Kind.MAKE: self._make, Kind.TAKE: self._take,
-            Kind.GIVE: self._give, Kind.WAIT: self._wait,
+            Kind.GIVE: self._give, Kind.WAIT: self._wait, Kind.READ: self._read,
         }  # fmt: skip
         self.queue = [(rng.uniform(0.0, 0.05), rank, 0) for rank in range(program.world)]
         heapq.heapify(self.queue)
@@ -138,7 +123,7 @@ class _Machine:
             self._leave(now_s, rank, step.how)
         elif step.kind in self.doing:
             self.doing[step.kind](now_s, rank, step)
-        elif step.how == "stopped":
+        elif step.how == "stopped" and not run.program.device:  # a device does what it was given before
             self._run_no_more(rank)
         elif step.seconds != NEVER:
             pause_s = step.seconds * self.rng.uniform(0.7, 1.4) if step.seconds else CALL_S
@@ -154,12 +139,11 @@ class _Machine:
 
     def _run_no_more(self, rank: int) -> None:
         """Take back what a process has begun and not ended: others wait for it in vain."""
-        for (other, group), running in self.running.items():
-            for call in running if other == rank else ():
-                meeting = self.meetings.get((group, call.seq))
-                if meeting is not None and meeting.entered.get(rank) is call:
-                    del meeting.entered[rank]
-                    meeting.waiting.remove(call)
+        for call in self.backend.drop(rank):
+            meeting = self.meetings.get((call.group, call.seq))
+            if meeting is not None and meeting.entered.get(rank) is call:
+                del meeting.entered[rank]
+                meeting.waiting.remove(call)
 
     def _call(self, now_s: float, rank: int, step: Step) -> None:
         if step.op.is_p2p:
@@ -170,14 +154,18 @@ class _Machine:
         self.counts[rank, step.group] = count + 1, prefix
         call = Call(rank, step, count + 1, now_s, prefix, _needs(rank, step, self.groups[step.group]))
         self.run.calls[rank].append(call)
-        running = self.running.setdefault((rank, step.group), [])
-        running.append(call)
-        if step.is_async:
-            self._go_on(now_s, rank)
-        else:
-            self.awaited[rank] = {call}
-        if len(running) <= AT_A_TIME:
+        begins = self.backend.issue(call)
+        self._await(now_s, rank, [call] if self.backend.host_waits(call) else [])
+        if begins:
             self._enter(now_s, call)
+
+    def _await(self, now_s: float, rank: int, calls: Sequence[Call]) -> None:
+        """Let the host wait until all of these have ended."""
+        if not calls:
+            self._go_on(now_s, rank)
+            return
+        self.awaited[rank] = set(calls)
+        self.run.awaits[rank][len(self.run.began_s[rank]) - 1] = tuple(calls)
 
     def _enter(self, now_s: float, call: Call) -> None:
         """Let an operation meet the others' parts, and end those that have all that they need."""
@@ -190,11 +178,11 @@ class _Machine:
 
     def _wait(self, now_s: float, rank: int, step: Step) -> None:
         """Let a rank wait for all that it has issued at a line."""
-        unfinished = {call for call in works_of(self.run, rank, step) if call.done_s == NEVER}
-        if unfinished:
-            self.awaited[rank] = unfinished
-        else:
-            self._go_on(now_s, rank)
+        works = [call for call in self.run.calls[rank] if call.step.line == step.awaited]
+        self._await(now_s, rank, self.backend.join(rank, works))
+
+    def _read(self, now_s: float, rank: int, _step: Step) -> None:
+        self._await(now_s, rank, self.backend.read(rank))
 
     def _key(self, now_s: float, rank: int, step: Step) -> None:
         """Let the root set a key, and the others wait for it."""
@@ -252,7 +240,7 @@ class _Machine:
         mine, theirs = (channel.sends, channel.recvs) if sends else (channel.recvs, channel.sends)
         call = Call(rank, step, len(mine) + 1, now_s, 0, None)
         self.run.calls[rank].append(call)
-        self.awaited[rank] = {call}
+        self._await(now_s, rank, [call])
         mine.append(call)
         met = theirs[call.seq - 1] if len(theirs) >= call.seq else None
         if met is not None or (sends and self.run.program.eager):
@@ -267,22 +255,22 @@ class _Machine:
             awaited.remove(call)
             if not awaited:
                 self._go_on(now_s, call.rank)
-        running = self.running.get((call.rank, call.group), [])
-        if call in running:
-            running.remove(call)
-            if len(running) >= AT_A_TIME:
-                self._enter(now_s, running[AT_A_TIME - 1])
+        for each in self.backend.end(call) if call.needs is not None else ():
+            self._enter(now_s, each)
 
 
-def works_of(run: Run, rank: int, step: Step) -> list[Call]:
-    """Return what a rank waits for in a step: all that it has issued so far at another line."""
-    return [call for call in run.calls[rank] if call.step.line == step.awaited]
+def unfinished(run: Run, rank: int, position: int, at_s: float) -> list[Call]:
+    """Return for what a host waits in a step, and what has to end before, as far as it has not at a moment.
 
-
-def awaited(run: Run, rank: int, step: Step, at_s: float) -> Call | None:
-    """Return what a rank waits for at a moment: the oldest of these that is not through."""
-    works = works_of(run, rank, step)
-    return next((call for call in works if call.issued_s <= at_s < call.done_s), None)
+    The oldest comes first.
+    """
+    left, found = list(run.awaits[rank].get(position, ())), set[Call]()
+    while left:
+        call = left.pop()
+        if call not in found and call.issued_s <= at_s < call.done_s:
+            found.add(call)
+            left += call.behind
+    return sorted(found, key=lambda call: call.issued_s)
 
 
 def key_of(step: Step) -> Key:

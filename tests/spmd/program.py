@@ -20,6 +20,7 @@ class Kind(Enum):
     COMPUTE = "compute"
     CALL = "call"
     KEY = "key"  # of the store: one member of each group sets it, the others wait for it
+    READ = "read"  # a value from the device, once that has all it needs for it
     WAIT = "wait"  # for all works that the rank has issued asynchronously at another line
     MAKE = "make"  # groups, by new_group; all ranks make it, and its members wait for each other there
     LOCK = "lock"  # of a file on the node, round its body
@@ -84,6 +85,8 @@ class Program(NamedTuple):
     axes: tuple[Axis, ...]  # the first is the default group of all ranks
     body: tuple[Stmt, ...]
     late: int = 0  # so many of the last axes are made in the body, by a statement of their own
+    device: bool = False  # collectives run on a device, as with NCCL
+    spins: bool = False  # a host that waits for its device
     eager: bool = True  # a send is through once its bytes are with the kernel, and need not be received
 
     @property
@@ -218,7 +221,8 @@ def lines_of(body: Sequence[Stmt]) -> Iterator[Stmt]:
 
 def source_of(program: Program) -> str:
     """Return the program as text, for people."""
-    lines = [f"world {program.world}{'' if program.eager else ', sends wait for their receivers'}"]
+    on_device = ", on devices" if program.device else ""
+    lines = [f"world {program.world}{on_device}{'' if program.eager else ', sends wait for their receivers'}"]
     names = iter(program.groups)
     for axis in program.axes:
         groups = ", ".join(f"{next(names)}={list(members)}" for members in axis.groups)

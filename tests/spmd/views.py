@@ -83,7 +83,11 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
     since_s = at_s - run.began_s[rank][begun - 1] if begun else 0.0
     through = run.steps[rank][: max(begun - 1, 0)]
     made = [each.group for each in through if each.kind is Kind.MAKE]
-    standing = _Standing(rank, step, since_s, issued, at_s, run.groups, run.program.begun_with + len(made))
+    calls_awaited = run.awaits[rank].get(begun - 1, ())
+    awaited = next((call for call in calls_awaited if at_s < call.done_s), None)
+    standing = _Standing(
+        rank, step, since_s, issued, at_s, run.groups, run.program.begun_with + len(made), awaited, run.program.spins
+    )
     stopped = step is not None and step.how == "stopped"
     return RankView(
         rank=rank, local_rank=rank % local, host=f"node{rank // local}", pid=FIRST_PID + rank, device="",
@@ -124,6 +128,8 @@ class _Standing(NamedTuple):
     at_s: float
     groups: Mapping[str, Ranks]
     made: int  # groups that it has made before
+    awaited: Call | None  # what its host waits for
+    spins: bool  # where it reads a value from its device
 
     @property
     def still_s(self) -> float:
@@ -132,9 +138,14 @@ class _Standing(NamedTuple):
             return 0.0
         return self.since_s
 
+    @property
+    def _without_cpu_s(self) -> float:
+        reads = self.step is not None and self.step.kind is Kind.READ
+        return 0.0 if reads and self.spins else self.still_s
+
     def process(self, *, ended: bool, holder: int) -> ProcessView:
         """Return what is seen of it from outside."""
-        still_s = self.still_s
+        still_s = self._without_cpu_s
         state = ProcessState.SLEEPING if still_s else ProcessState.RUNNING
         if self.step is not None and self.step.how == "stopped":
             state = ProcessState.STOPPED
@@ -152,7 +163,8 @@ class _Standing(NamedTuple):
         wait = self._wait(step, site)
         return ThreadView(
             tid=1000 + self.rank, main=True, issued=len(self.issued), wait=wait, doing=site, frames=(site,),
-            leaf=f"train train.py:{step.line}", same_s=still_s, cpu_still_s=still_s,
+            leaf=f"train train.py:{step.line}", same_s=still_s, cpu_still_s=self._without_cpu_s,
+            calling="item" if step.kind is Kind.READ else "",
         )  # fmt: skip
 
     def _wait(self, step: Step, site: CallSite) -> WaitView | None:
@@ -168,20 +180,13 @@ class _Standing(NamedTuple):
         if step.kind is Kind.KEY:
             waits = step.root != self.rank
             return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site) if waits else None
-        call = self._waited_for(step)
-        if call is None:
+        call = self.awaited
+        if call is None or step.kind is Kind.READ:
             return None
         return WaitView(
             kind=_WAITS.get(call.step.op, WaitKind.COLLECTIVE), age_s=self.since_s, group=call.group, seq=call.seq,
             op=call.step.op, peer=call.step.root, site=site,
         )  # fmt: skip
-
-    def _waited_for(self, step: Step) -> Call | None:
-        if step.kind is Kind.WAIT:
-            works = (call for call in self.issued if call.step.line == step.awaited)
-            return next((call for call in works if call.done_s > self.at_s), None)
-        # It may issue its first one at this very moment.
-        return self.issued[-1] if step.kind is Kind.CALL and self.issued else None
 
 
 def _ending(run: Run, rank: int, at_s: float) -> Ending:
@@ -214,7 +219,7 @@ def _group(run: Run, name: str, issued: Sequence[Call], at_s: float) -> GroupVie
     return GroupView(
         name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
         completed=pending.seq - 1 if pending is not None else len(calls),
-        prefix_hash=calls[-1].prefix if calls else 0,
+        prefix_hash=calls[-1].prefix if calls else 0, asynchronous=run.program.device,
         pending=_op(pending, at_s, completed=False) if pending is not None else None, timeout_s=TIMEOUT_S,
         site=_made_at(run, name),
     )  # fmt: skip
