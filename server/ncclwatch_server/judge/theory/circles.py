@@ -17,7 +17,7 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, may_come_back
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, has_entered, may_come_back
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
@@ -73,7 +73,7 @@ class Circle:
 def find_circles(case: Case, bound: int) -> tuple[tuple[Circle, ...], Ranks]:
     """Return a circle with others at its lines that are as certain, `bound` in all, and the ranks of more of them."""
     held = case.told | case.explained
-    circles = (_without_bystanders(case, circle) for circle in cycles(case.graph))
+    circles = (_without_bystanders(case, circle) for circle in cycles(case.graph, case.told))
     left = [circle for circle in circles if held.isdisjoint(circle) and _holds(case, circle)]
     if not left:
         return (), ()
@@ -208,7 +208,7 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     others = tuple(rank for rank in found.guilty if rank not in makers)
     apart = run_apart(case.views, makers, others)
     together = len({(block.wait.kind, block.operation.members) for block in making}) == 1
-    if not together:
+    if not together or _came_after(case, found, others):
         return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     if others and majority((makers, others)) is makers and not apart:
         # The others of them wait for one of these.
@@ -222,6 +222,15 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     if of_members or apart:  # of members alone, a test of the rank is in order
         return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
+
+
+def _came_after(case: Case, found: Circle, others: Ranks) -> bool:
+    """Say whether some came to a meeting after what others wait in: these may be in order."""
+    met = [
+        rank for rank, blocks in case.graph.blocks.items() if any(block.wait.kind in _MEETINGS for block in blocks)
+    ]  # fmt: skip
+    operations = {block.operation for block in found.blocks if block.rank in others}
+    return any(has_entered(case.found[rank], operation) for operation in operations for rank in met)
 
 
 def _by_skipped_call(case: Case, found: Circle) -> Circle | None:

@@ -121,6 +121,9 @@ def _came_s(case: Case, rank: int, block: Block) -> float:
     What its ring has forgotten was issued before all that it remembers.
     """
     operation, view = block.operation, case.views[rank]
+    if operation.kind in (WaitKind.INIT, WaitKind.NEW_GROUP):
+        waits = [thread.wait for thread in view.threads if thread.wait and thread.wait.kind is operation.kind]
+        return min((wait.age_s + view.news_age_s for wait in waits), default=math.inf)
     message = None
     if operation.kind in (WaitKind.SEND, WaitKind.RECV):
         sent = operation.kind is WaitKind.SEND

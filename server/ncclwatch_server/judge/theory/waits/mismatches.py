@@ -93,8 +93,11 @@ def _held_ahead(
     first = wanted.seq if group is None or group.pending is None else group.pending.seq
     for seq in range(first, min(wanted.seq, first + QUEUED_MAX)):
         issued, operation = find_issued(view, wanted.group, seq), replace(wanted, seq=seq)
-        # Only of the oldest is it known that it has not ended; its part of a rooted one may have.
-        if issued is None or (seq > first and issued.op in ROOTED):
+        # Only of the oldest is it known that it has not ended: a part of a rooted one may have.
+        needs_all = issued is not None and (
+            issued.op not in ROOTED or (issued.op in TO_ROOT and issued.peer == view.rank)
+        )
+        if issued is None or not (needs_all or seq == first):
             continue
         if operation not in known:
             unlike = mismatch(operation, found)

@@ -418,7 +418,20 @@ def held_back(standing: RankStanding, operation: Operation) -> OpView | None:
     group = group_of(standing.view, operation.group)
     if group is None or group.enqueued < operation.seq:
         return None
+    if not group.asynchronous:
+        return _queued_behind(standing, operation)
     return held_back_by(standing.view, group, operation.seq)
+
+
+def _queued_behind(standing: RankStanding, operation: Operation) -> OpView | None:
+    """Return the mismatch behind which a call and all later ones of its group queue, see `in_front_of_queues`."""
+    for block in standing.blocks:
+        wait = block.thread.wait
+        if wait is None or (block.operation.group, wait.group) != (operation.group, operation.group):
+            continue
+        if block.operation.seq < wait.seq <= operation.seq:
+            return block.issued
+    return None
 
 
 def has_met(view: RankView, operation: Operation) -> bool:

@@ -358,19 +358,20 @@ def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
     return never_come == len(needed) - (rank in needed) > 0
 
 
-def cycles(graph: WaitGraph) -> list[tuple[int, ...]]:
+def cycles(graph: WaitGraph, told: frozenset[int] = frozenset()) -> list[tuple[int, ...]]:
     """Return the ranks of each terminal cycle of doomed ranks: they wait, through operations, for each other only.
 
-    Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
+    Or for ranks in `told`. Empty when the doomed ranks all lead to a mismatch or to a rank that is gone.
     """
     # Nodes: ranks as they are, operations as negative numbers. So edges are as few as memberships.
     numbers: dict[Operation, int] = {}
-    edges: dict[int, list[int]] = {rank: [] for rank in sorted(graph.doomed)}
-    for rank in sorted(graph.doomed):
+    among = graph.doomed - told
+    edges: dict[int, list[int]] = {rank: [] for rank in sorted(among)}
+    for rank in sorted(among):
         for block in graph.blocks[rank]:
             number = numbers.setdefault(block.operation, -1 - len(numbers))
             if number not in edges:
-                edges[number] = [member for member in waited_for(graph, block) if member in graph.doomed]
+                edges[number] = [member for member in waited_for(graph, block) if member in among]
             if edges[number]:
                 edges[rank].append(number)
     circles = []
