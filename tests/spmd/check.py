@@ -20,11 +20,12 @@ KEY_SHARE = 0.15  # of programs with keys of the store
 LOCK_SHARE = 0.15  # of those with a file lock
 LATE_SHARE = 0.15  # of those that make groups on their way
 WORK_SHARE = 1.0  # of those that issue some collectives asynchronously
-DEVICE_SHARE = 0.2  # of those whose collectives run on devices
+DEVICE_SHARE = 1.0  # of those whose collectives run on devices
 OWN_SHARE = 0.3  # of the faults of these: one that only they can have
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
 SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
+SETTLED_ON_DEVICE_S = 320.0  # a device that computes before it communicates looks the same as one that waits
 
 
 class Broken(Enum):
@@ -106,7 +107,8 @@ def sights(trial: Trial, run: Run) -> Iterator[Sight]:
     for _ in range(2 if trial.fault is HEALTHY else 1):
         yield views.draw(rng, run, rng.uniform(0.0, run.rest_s))
     if trial.fault is not HEALTHY:
-        yield views.draw(rng, run, run.rest_s + SETTLED_S)
+        settled_s = SETTLED_ON_DEVICE_S if trial.program.device else SETTLED_S
+        yield views.draw(rng, run, run.rest_s + settled_s)
 
 
 def judged(trial: Trial) -> list[Counterexample]:

@@ -29,7 +29,8 @@ from tests.spmd.machine import Call, Run, lock_of
 from tests.spmd.program import FILE, RANKS_PER_HOST, Kind, Ranks, Step
 
 KNOWN_S = 3600.0
-TIMEOUT_S = 1800.0
+TIMEOUT_S = 1800.0  # of gloo
+DEVICE_TIMEOUT_S = 600.0  # of NCCL
 HISTORY_MAX = 400
 FIRST_PID = 1000
 
@@ -101,8 +102,12 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),
         history=_history(issued, at_s, sight.history[rank] if sight.history else HISTORY_MAX),
-        timeout_s=TIMEOUT_S, news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
+        timeout_s=_timeout_s(run), news_age_s=late_s * 0.5, taken_s=late_s * 0.5,
     )  # fmt: skip
+
+
+def _timeout_s(run: Run) -> float:
+    return DEVICE_TIMEOUT_S if run.program.device else TIMEOUT_S
 
 
 def _holder(run: Run, rank: int, step: Step | None, at_s: float) -> int:
@@ -220,7 +225,7 @@ def _group(run: Run, name: str, issued: Sequence[Call], at_s: float) -> GroupVie
         name=name, desc="default_pg" if name == "0" else "undefined", ranks=run.groups[name], enqueued=len(calls),
         completed=pending.seq - 1 if pending is not None else len(calls),
         prefix_hash=calls[-1].prefix if calls else 0, asynchronous=run.program.device,
-        pending=_op(pending, at_s, completed=False) if pending is not None else None, timeout_s=TIMEOUT_S,
+        pending=_op(pending, at_s, completed=False) if pending is not None else None, timeout_s=_timeout_s(run),
         site=_made_at(run, name),
     )  # fmt: skip
 

@@ -68,6 +68,8 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
         return ()
     # The call itself blocks: a barrier does, the first one of a communicator, and a full queue.
     front = _in_front(pending)
+    if front[-1].in_order:  # then that one comes after it
+        return front
     own = (each for each in pending if each not in front and (each.group, each.seq) == (wait.group, wait.seq))
     return (*front, *(each for each in own if not each.op.is_p2p or (each.op, each.peer) == (wait.op, wait.peer)))
 
