@@ -1,5 +1,7 @@
 """Says of any moment of a run which waits some continuation ends, and who waits when nothing goes on any more.
 
+A rank waits where its host does, and where its device does, however far its host has run ahead.
+
 The run itself is the answer (see `machine`): slow ranks come on in it, and those that stand still never do.
 """
 
@@ -40,4 +42,8 @@ def at(run: Run, sight: Sight) -> Truth:
         if calls := unfinished(run, rank, begun - 1, seen):
             waits[rank] = frozenset((call.group, call.seq) for call in calls)
             (stuck if any(call.done_s == NEVER for call in calls) else freed).add(rank)
-    return Truth(sight.at_s, waits, frozenset(freed), frozenset(stuck))
+        if run.program.device and (calls := [call for call in run.calls[rank] if call.issued_s <= seen < call.done_s]):
+            waits[rank] = frozenset((call.group, call.seq) for call in calls)
+            if any(call.done_s == NEVER for call in calls):
+                stuck.add(rank)
+    return Truth(sight.at_s, waits, frozenset(freed - stuck), frozenset(stuck))
