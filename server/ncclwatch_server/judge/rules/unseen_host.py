@@ -18,7 +18,8 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import WAITING_S_MIN, Lasted, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Place
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, Standing, find_issued, group_of
-from ncclwatch_server.judge.theory.waits.wait_graph import is_settled, victims_of
+from ncclwatch_server.judge.theory.waits.settled import is_settled
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 NAMED_MAX = 8  # ranks of which the evidence is told
 

@@ -350,7 +350,8 @@ def _departed(case: Case, found: Circle) -> Circle | None:
 
 def _by_order(case: Case, found: Circle) -> Circle:
     """Return which side of a circle of collectives is the odd one."""
-    sides = _sides_of(found.blocks)
+    # Who is behind in a call stands on the side of what keeps its device from that.
+    sides = _sides_of(b for b in found.blocks if b.rank not in case.graph.behind[b.operation])
     if len(sides) < 2:
         return found
     found = replace(found, groups=True)

@@ -8,7 +8,8 @@ from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.moments import is_outdated, is_timed, lasted, may_go_on, perhaps_older
 from ncclwatch_server.judge.theory.roots import Found, RefusedRoot, StoppedRoot, place_of
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Operation, find_issued, group_of, timeout_of
-from ncclwatch_server.judge.theory.waits.wait_graph import is_alone, victims_of
+from ncclwatch_server.judge.theory.waits.settled import is_alone
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 LONG_S = 300.0  # as for a transfer that does not end: a device that computes before it communicates looks alike
 LONG_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known

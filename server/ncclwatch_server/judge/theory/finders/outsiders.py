@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.finders.pieces import Pieces
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.histories.stretches import overlong
 from ncclwatch_server.judge.theory.lateness import allowed_s, lateness_of, may_compare, time_left, wait_class, waited_in
@@ -25,7 +26,6 @@ from ncclwatch_server.judge.theory.stillness import (
     stillness,
     works,
 )
-from ncclwatch_server.judge.theory.waits.pieces import Pieces
 from ncclwatch_server.judge.theory.waits.rank_standing import Block, Standing
 from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 

@@ -15,10 +15,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ncclwatch.contract.model.rank import RankView, WaitKind
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.waits.components import strong_components
-from ncclwatch_server.judge.theory.waits.device_order import comes_first, may_wait_in_p2p, reads_from_device
+from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
 from ncclwatch_server.judge.theory.waits.mismatches import (
     Mismatch,
@@ -33,11 +33,10 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     Operation,
     RankStanding,
     Standing,
-    agree,
-    group_of,
     has_entered,
     held_back,
 )
+from ncclwatch_server.judge.theory.waits.settled import stopped_devices
 
 _Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
 
@@ -188,79 +187,6 @@ def doomed_but_for(graph: WaitGraph, found: Mapping[int, RankStanding], ranks: f
     return _doomed(graph.blocks, needed, graph.held, found, graph.free | ranks)
 
 
-def stopped_devices(
-    found: Mapping[int, RankStanding], absent: Mapping[Operation, tuple[int, ...]], mismatched: set[Operation]
-) -> Mapping[int, Block]:
-    """Return the ranks that are still in an operation which another member has completed, and none is absent from.
-
-    No member completes a synchronising collective before all are in it, and nothing is received before it was sent. So
-    such a rank waits for nobody there: its device has stopped, or what tells of its end. So has that of a rank alone in
-    the group of its oldest operation.
-    """
-    stopped: dict[int, Block] = {}
-    for rank, each in found.items():
-        blocks = (*each.blocks, *each.queued) if each.standing is Standing.BLOCKED else ()
-        for block in blocks:
-            if not block.on_device:
-                continue
-            held_up = absent[block.operation] or block.operation in mismatched
-            alone = is_alone(block) and block in each.blocks and not _may_be_in_p2p(each.view, block)
-            if rank not in stopped and not held_up and (alone or is_settled(found, block)):
-                stopped[rank] = block
-    return stopped
-
-
-def is_alone(block: Block) -> bool:
-    """Say whether a rank waits in an operation that has no other member, not even one that nobody knows."""
-    return block.operation.size == 1
-
-
-def _may_be_in_p2p(view: RankView, block: Block) -> bool:
-    """Say whether a device may be held up in a send or a receive before it comes to an operation."""
-    return block.issued is not None and may_wait_in_p2p(view, block.issued)
-
-
-def is_settled(found: Mapping[int, RankStanding], block: Block) -> bool:
-    """Say whether all members have come to an operation, because one is through with it.
-
-    What was received had been sent; a send may end before its receive has begun.
-    """
-    operation = block.operation
-    if operation.kind is WaitKind.SEND:
-        return any(
-            (peer.group, peer.peer) == (operation.group, block.rank) and peer.recvs_completed >= operation.seq
-            for peer in (found[operation.target].view.peers if operation.target in found else ())
-            if peer.told
-        )
-    if operation.kind is not WaitKind.COLLECTIVE or block.wait.op not in SYNCHRONISING or operation.unnamed:
-        return False
-    through = (
-        group.completed >= operation.seq
-        for member in operation.members
-        if member in found
-        and (group := group_of(found[member].view, operation.group)) is not None
-        and not group.untold
-        and not _have_parted(found[member].view, found[block.rank].view, operation)
-    )
-    own = group_of(found[block.rank].view, operation.group)
-    if own is not None and own.untold:  # its file is older than those of the others: it may be through since
-        return False
-    return any(through)
-
-
-def _have_parted(one: RankView, other: RankView, operation: Operation) -> bool:
-    """Say whether two ranks made different calls as a later operation of a group.
-
-    Then they may have parted before: what one of them has completed under a number need not be what the other is in.
-    """
-    theirs = {op.seq: op for op in other.history if op.group == operation.group and not op.op.is_p2p}
-    return any(
-        op.seq > operation.seq and op.seq in theirs and not agree(op, theirs[op.seq])
-        for op in one.history
-        if op.group == operation.group and not op.op.is_p2p
-    )
-
-
 def _is_untold(standing: RankStanding, operation: Operation) -> bool:
     """Say whether a member may have entered all the same; of one that is gone it makes no difference."""
     return standing.standing is not Standing.GONE and may_have_entered(standing.view, operation)
@@ -345,6 +271,8 @@ def _is_hopeless(rank: int, block: Block, waits: _Waits) -> bool:
         never = awaited | waits.gone.intersection(operation.members)
         return not operation.unnamed and never >= set(operation.members) - {rank}
     if operation in waits.broken or rank in waits.held.get(operation, ()):
+        return True
+    if needed == {rank}:  # nothing but what its own device is in keeps it from going on
         return True
     never_come = len(awaited) - (rank in awaited) + len(waits.lost[operation])
     if not needs_root_first(rank, block):

@@ -7,7 +7,8 @@ import pytest
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import GroupView, Op, OpView, PeerView, RankView, ThreadView, WaitKind, WaitView
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
-from ncclwatch_server.judge.theory.waits.wait_graph import build, is_settled, victims_of
+from ncclwatch_server.judge.theory.waits.settled import is_settled
+from ncclwatch_server.judge.theory.waits.wait_graph import build, victims_of
 from tests.unit.server.server_values import view
 
 
