@@ -24,7 +24,7 @@ DEVICE_SHARE = 1.0  # of those whose collectives run on devices
 OWN_SHARE = 0.3  # of the faults of these: one that only they can have
 SLOW_SHARE = 0.4
 REPORT_S = 1.0  # between two reports; what is proven is told with the second one, see `incidents.confirmation`
-SETTLED_S = 100.0  # after the last event: by then whoever stands still has done so for long enough
+SETTLED_S = 100.0  # after the last event
 SETTLED_ON_DEVICE_S = 320.0  # a device that computes before it communicates looks the same as one that waits
 
 
@@ -107,8 +107,12 @@ def sights(trial: Trial, run: Run) -> Iterator[Sight]:
     for _ in range(2 if trial.fault is HEALTHY else 1):
         yield views.draw(rng, run, rng.uniform(0.0, run.rest_s))
     if trial.fault is not HEALTHY:
-        settled_s = SETTLED_ON_DEVICE_S if trial.program.device else SETTLED_S
-        yield views.draw(rng, run, run.rest_s + settled_s)
+        yield views.draw(rng, run, settled_s(run))
+
+
+def settled_s(run: Run) -> float:
+    """Return a moment at which whoever stands still has done so for long enough."""
+    return run.rest_s + (SETTLED_ON_DEVICE_S if run.program.device else SETTLED_S)
 
 
 def judged(trial: Trial) -> list[Counterexample]:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from tests.spmd import machine
-from tests.spmd.check import SETTLED_S, Broken, Counterexample, Trial, carried_out, examined
+from tests.spmd.check import Broken, Counterexample, Trial, carried_out, examined, settled_s
 from tests.spmd.faults import are_few
 from tests.spmd.program import Axis, Kind, Stmt
 from tests.spmd.views import Sight
@@ -48,7 +48,7 @@ def _cause(found: Counterexample) -> object:
 
 
 def _moments(run: machine.Run) -> Iterator[float]:
-    yield run.rest_s + SETTLED_S
+    yield settled_s(run)
     times = sorted({at_s for each in run.began_s for at_s in each})
     pairs = list(itertools.pairwise(times))
     for first, second in pairs[:: max(1, len(pairs) // _MOMENTS_MAX)]:

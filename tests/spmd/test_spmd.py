@@ -9,7 +9,7 @@ from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge import judge
 from tests.scenarios.through_rings import through_rings
 from tests.spmd import faults, machine, oracle, views
-from tests.spmd.check import SETTLED_S, Counterexample, Trial, carried_out, draw, examined, judged
+from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, judged, settled_s
 from tests.spmd.faults import HEALTHY, Fault, What
 from tests.spmd.known import is_known
 from tests.spmd.program import Axis, Kind, Program, Stmt, lines_of
@@ -95,7 +95,7 @@ def test_the_oracle_tells_a_wait_that_ends_from_one_that_never_does() -> None:
 def test_the_judge_says_the_same_of_views_that_were_written_to_rings_and_sent(seed: int) -> None:
     trial = draw(seed)
     run = carried_out(trial)
-    seen = views.snapshot(run, Sight(run.rest_s + SETTLED_S))
+    seen = views.snapshot(run, Sight(settled_s(run)))
     assert told(through_rings(seen)) == told(seen)
 
 

@@ -15,10 +15,12 @@ from ncclwatch_server.judge.theory.waits.group_identity import told_apart
 from ncclwatch_server.judge.theory.waits.left_members import past_the_gone
 from ncclwatch_server.judge.theory.waits.memberships import possible, with_members
 from ncclwatch_server.judge.theory.waits.mismatches import in_front_of_queues
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, RankStanding, standings, timeout_of
 from ncclwatch_server.judge.theory.waits.wait_graph import WaitGraph, build, victims_of
 
 _RENDEZVOUS = (WaitKind.INIT, WaitKind.NEW_GROUP)
+DEVICE_S = 300.0
+DEVICE_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is worked out once
@@ -99,6 +101,16 @@ def onset_s(blocks: Iterable[Block]) -> float:
     """Return for how long the hang has lasted: since the last of its ranks came to wait."""
     ages = [block.wait.age_s for block in blocks]
     return min(ages, default=0.0)
+
+
+def device_patience_s(case: Case, block: Block) -> float:
+    """Return for how long a device may seem to stand in an operation: for a whole step it may compute before that.
+
+    What it counts as unfinished may also be through, once a member is gone.
+    """
+    timeout_s = timeout_of(case.views[block.rank], block.operation.group)
+    longest_s = max((habit.longest_s for habit in case.snapshot.habits.values()), default=0.0)
+    return max(timeout_s * DEVICE_OF_TIMEOUT or DEVICE_S, 3 * longest_s)
 
 
 def main_thread(view: RankView) -> ThreadView | None:

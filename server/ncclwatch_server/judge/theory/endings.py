@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ncclwatch.contract.model.rank import CallSite, Ending, GroupView, OpView, ProcessState, RankView, WaitKind
-from ncclwatch_server.judge.theory.case import Case
+from ncclwatch_server.judge.theory.case import Case, device_patience_s
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.waits.mismatches import Mismatch
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
@@ -285,9 +285,9 @@ def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
     is still missing. Whose key or message others could have given as well is missed only where no other end is.
     """
     seen_s: dict[Operation, float] = {}
-    waited_in: set[Operation] = set()  # by threads; what devices count may be through, once a member is gone
+    waited_in: set[Operation] = set()  # what devices count may be through, once a member is gone
     for block in (block for rank in case.blocked for block in case.found[rank].blocks):
-        if not block.on_device:
+        if not block.on_device or block.wait.age_s >= device_patience_s(case, block):
             waited_in.add(block.operation)
         ago_s = seen_after_s(case.views[block.rank])
         seen_s[block.operation] = min(seen_s.get(block.operation, ago_s), ago_s)

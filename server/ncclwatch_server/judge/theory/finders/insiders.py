@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from ncclwatch.contract.model.rank import Op, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
-from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.case import Case, device_patience_s, onset_s
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.finders.proven import mismatch_roots
 from ncclwatch_server.judge.theory.moments import has_lasted, is_timed
@@ -25,8 +25,6 @@ from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 INSIDE_S = 30.0  # all inside one collective: a big transfer looks the same for a while
 INSIDE_FIRST_S = 90.0  # the same in the first collective of a group, which makes its connections
-INSIDE_ON_DEVICE_S = 300.0  # a device that computes before it communicates looks the same, for a whole step
-INSIDE_OF_TIMEOUT = 0.5  # share of the group's timeout, where that is known
 UNTOLD_S = 30.0  # of an unknown rank nobody can say whether it works
 UNTOLD_LONG_S = 300.0  # of such a wait, or
 UNTOLD_OF_TIMEOUT = 0.5  # this share of the group's timeout
@@ -167,9 +165,7 @@ def _patience_s(case: Case, block: Block) -> float:
     if not block.on_device:
         first = block.operation.kind is WaitKind.COLLECTIVE and block.operation.seq <= 1
         return INSIDE_FIRST_S if first else INSIDE_S
-    timeout_s = timeout_of(case.views[block.rank], block.operation.group)
-    longest_s = max((habit.longest_s for habit in case.snapshot.habits.values()), default=0.0)
-    return max(timeout_s * INSIDE_OF_TIMEOUT or INSIDE_ON_DEVICE_S, 3 * longest_s)
+    return device_patience_s(case, block)
 
 
 def _is_still(case: Case, block: Block) -> bool:

@@ -195,7 +195,8 @@ def find_gone(case: Case) -> Found:
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
     root = GoneRoot(
-        hangs=Certainty.STALLED if keys else Certainty.PROVEN,  # somebody outside of the job may set one
+        # Somebody outside of the job may set a key, and what a device counts as unfinished may be through.
+        hangs=Certainty.STALLED if keys or _are_behind_devices(case, ends.ranks, blocks) else Certainty.PROVEN,
         ranks=ends.ranks,
         decided=not senders
         and not (keys and (len(ends.ranks) > 1 or len({each.wait.site for each in keys}) > 1))
@@ -212,6 +213,13 @@ def find_gone(case: Case) -> Found:
         of_keys=bool(keys),
     )
     return (*circle, (root,))
+
+
+def _are_behind_devices(case: Case, gone: tuple[int, ...], blocks: tuple[Block, ...]) -> bool:
+    """Say whether only devices tell that others wait, in what those that are gone have come to."""
+    theirs = [block for block in blocks if not set(gone).isdisjoint(block.operation.members)]
+    absent = (not set(gone).isdisjoint(case.graph.absent[block.operation]) for block in theirs)
+    return bool(theirs) and all(block.on_device for block in theirs) and not any(absent)
 
 
 def _are_most(case: Case, waiters: tuple[int, ...], not_come: tuple[int, ...]) -> bool:
