@@ -8,7 +8,7 @@ from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge import judge
 from tests.scenarios.through_rings import through_rings
-from tests.spmd import faults, machine, oracle, views
+from tests.spmd import check, faults, machine, oracle, views
 from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, judged, settled_s
 from tests.spmd.faults import HEALTHY, Fault, What
 from tests.spmd.known import is_known
@@ -105,7 +105,58 @@ def test_a_send_is_through_at_once_or_when_it_is_received() -> None:
     assert [ended(pipe._replace(eager=eager), deaf)[0][0] for eager in (True, False)] == [True, False]
 
 
-def test_a_counterexample_made_small_still_is_one() -> None:
+def test_a_counterexample_made_small_still_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "judge", lambda _: ())
     found = next(each for seed in range(1, 200) for each in judged(draw(seed)))
     small = shrunk(found)
     assert small.broken in [each.broken for each in examined(small.trial, carried_out(small.trial), small.sight)]
+    assert len(small.trial.program.body) < len(found.trial.program.body)
+
+
+def on_two(*body: Stmt, device: bool = False) -> Program:
+    return Program(2, (*TWO, Axis(11, ((0, 1),))), body, device=device)
+
+
+def test_an_asynchronous_call_is_waited_for_later() -> None:
+    later = (call(20)._replace(is_async=True), Stmt(21, Kind.COMPUTE), Stmt(22, Kind.WAIT, awaited=20))
+    run = carried_out(Trial(on_two(*later), Fault(What.STALL, (1,), 20), 1))
+    assert [len(began) for began in run.began_s] == [3, 1]
+    assert run.ended_s[0] == machine.NEVER
+
+
+def test_gloo_runs_two_operations_of_a_group_at_a_time() -> None:
+    calls = [call(line)._replace(is_async=True) for line in (20, 21, 22)]
+    program = on_two(*calls, *(Stmt(line + 10, Kind.WAIT, awaited=line) for line in (20, 21, 22)))
+    for few, ends in ((20, [False, True, True]), (21, [True, False, True])):
+        other = Fault(What.SHAPE, (1,), few, number=11)
+        assert ended(program, other) == [ends, ends]
+    both = [faults.steps_with(program, Fault(What.SHAPE, (1,), line, number=11))[1] for line in (20, 21)]
+    steps = [faults.steps_with(program, HEALTHY)[0], [both[0][0], both[1][1], *both[0][2:]]]
+    run = machine.run(program, steps, random.Random(1))
+    assert [each.done_s < machine.NEVER for each in run.calls[0]] == [False, False, False]
+
+
+@pytest.mark.parametrize(("is_async", "ends"), [(True, True), (False, False)])
+def test_on_a_device_only_what_was_issued_asynchronously_lets_other_groups_go_on(is_async: bool, ends: bool) -> None:
+    first = call(20)._replace(is_async=is_async)
+    program = on_two(first, call(21)._replace(axis=1), Stmt(22, Kind.READ), device=True)
+    assert ended(program, Fault(What.SHAPE, (1,), 20, number=11)) == [[False, ends], [False, ends]]
+
+
+def test_a_host_runs_ahead_of_its_device_until_it_reads_from_it() -> None:
+    program = on_two(call(20), Stmt(21, Kind.COMPUTE), Stmt(22, Kind.READ), device=True)
+    run = carried_out(Trial(program, Fault(What.STALL, (1,), 20), 1))
+    assert [len(began) for began in run.began_s] == [3, 1]
+    assert oracle.at(run, Sight(5.0)).stuck == {0}
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_what_a_process_has_begun_ends_with_it(device: bool) -> None:
+    program = on_two(
+        call(20)._replace(is_async=True), Stmt(21, Kind.WAIT, awaited=20), Stmt(22, Kind.READ), device=device
+    )
+    late = Trial(program, Fault(What.KILL, (1,), 21), 1)
+    steps = faults.steps_with(program, late.fault)
+    steps[0].insert(0, steps[0][0]._replace(kind=Kind.COMPUTE, seconds=1.0))
+    run = machine.run(program, steps, random.Random(1))
+    assert run.ended_s[0] == machine.NEVER

@@ -15,7 +15,7 @@ from ncclwatch_server.judge.theory.repair.hang import Failure
 from ncclwatch_server.judge.theory.repair.tapes import Tapes, read
 from ncclwatch_server.judge.theory.waits.rank_standing import standings
 from tests.spmd import faults, generator, machine, views
-from tests.spmd.check import SETTLED_S
+from tests.spmd.check import settled_s
 from tests.spmd.faults import HEALTHY, Fault
 from tests.spmd.machine import Run
 from tests.spmd.program import Program
@@ -88,7 +88,7 @@ def carried_out_twice(changed: ChangedTwice) -> Run:
 
 def tapes_of(run: Run, history: tuple[int, ...] = ()) -> Tapes:
     """Return what is recorded when nothing goes on any more."""
-    return read(standings(views.snapshot(run, Sight(run.rest_s + SETTLED_S, history=history))))
+    return read(standings(views.snapshot(run, Sight(settled_s(run), history=history))))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ import pytest
 from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch_server.judge import judge
 from tests.spmd import views
-from tests.spmd.check import SETTLED_S
+from tests.spmd.check import settled_s
 from tests.spmd.repair.measure import Changed, carried_out, draw
 from tests.spmd.views import Sight
 
@@ -14,7 +14,7 @@ FIRST, PROGRAMS = 7_000_001, 400
 
 def told(changed: Changed) -> tuple[Verdict, ...]:
     run = carried_out(changed)
-    found = judge(views.snapshot(run, Sight(run.rest_s + SETTLED_S)))
+    found = judge(views.snapshot(run, Sight(settled_s(run))))
     return tuple(verdict for verdict in found if verdict.severity is Severity.CRITICAL)
 
 

@@ -95,7 +95,9 @@ def _without_bystanders(case: Case, circle: Ranks) -> Ranks:
 
 
 def _blocks_of(case: Case, circle: Iterable[int]) -> list[Block]:
-    return [block for rank in circle for block in case.graph.blocks[rank]]
+    """Return what the ranks of a circle wait in, but for what only their own devices keep from beginning."""
+    blocks = (block for rank in circle for block in case.graph.blocks[rank])
+    return [block for block in blocks if block.rank not in case.graph.behind[block.operation]]
 
 
 def _lines_of(case: Case, circle: Iterable[int]) -> frozenset[tuple[WaitKind, Op, CallSite | None]]:
@@ -350,8 +352,7 @@ def _departed(case: Case, found: Circle) -> Circle | None:
 
 def _by_order(case: Case, found: Circle) -> Circle:
     """Return which side of a circle of collectives is the odd one."""
-    # Who is behind in a call stands on the side of what keeps its device from that.
-    sides = _sides_of(b for b in found.blocks if b.rank not in case.graph.behind[b.operation])
+    sides = _sides_of(found.blocks)
     if len(sides) < 2:
         return found
     found = replace(found, groups=True)

@@ -63,25 +63,23 @@ def waits_on_device(view: RankView, thread: ThreadView) -> tuple[OpView, ...]:
         return ()
     wait = thread.wait
     if wait is None or wait.kind in _INSIDE:
-        return _in_front(pending) if _stands(thread) else ()
+        return _in_front(thread, pending) if _stands(thread) else ()
     if wait.kind not in _OPERATIONS or not _is_asynchronous(view, wait.group):
         return ()
     # The call itself blocks: a barrier does, the first one of a communicator, and a full queue.
-    front = _in_front(pending)
-    if front[-1].in_order:  # then that one comes after it
+    front = _in_front(thread, pending)
+    if wait.kind is WaitKind.COLLECTIVE and comes_first(thread, front[-1]):  # then it comes after that
         return front
     own = (each for each in pending if each not in front and (each.group, each.seq) == (wait.group, wait.seq))
     return (*front, *(each for each in own if not each.op.is_p2p or (each.op, each.peer) == (wait.op, wait.peer)))
 
 
-def _in_front(pending: tuple[OpView, ...]) -> tuple[OpView, ...]:
+def _in_front(thread: ThreadView, pending: tuple[OpView, ...]) -> tuple[OpView, ...]:
     """Return what a device may be held up by: one of these.
 
-    Which message the host waits for is not recorded, and each may go on while another does not.
+    Which of them the host waits for is not recorded, and each may go on while another does not.
     """
-    if not any(each.op.is_p2p for each in pending):
-        return pending[:1]
-    ordered = next((at for at, each in enumerate(pending) if each.in_order), len(pending))
+    ordered = next((at for at, each in enumerate(pending) if comes_first(thread, each)), len(pending))
     return pending[: ordered + 1]
 
 
@@ -176,15 +174,14 @@ def held_back_by(view: RankView, group: GroupView, seq: int) -> OpView | None:
     """
     if not group.asynchronous or group.completed >= seq:
         return None
+    if group.pending is None:
+        return None
     # A message that its thread has not waited for may be under way beside a collective.
-    oldest = next((each for each in pending_on_device(view) if each.in_order or not each.op.is_p2p), None)
-    if oldest is None or group.pending is None:
-        return None
-    if oldest.op.is_p2p:
-        return oldest
-    if (oldest.group, oldest.seq) == (group.name, seq):
-        return None
-    return oldest if oldest.group != group.name else group.pending if group.pending.seq < seq else None
+    before = [each for each in pending_on_device(view) if each.in_order or not each.op.is_p2p]
+    if group.pending.seq >= seq and group.pending in before:  # what was issued later does not come first
+        before = before[: before.index(group.pending)]
+    sure = (each for each in before if each.in_order or each.group == group.name)
+    return next(sure, None) or next(iter(before), None)
 
 
 def message_held_back_by(view: RankView, name: str, op: Op, peer: int, seq: int) -> OpView | None:
@@ -196,7 +193,8 @@ def message_held_back_by(view: RankView, name: str, op: Op, peer: int, seq: int)
     if own is None or not own.told:
         return None
     through, at_it = (own.sends_completed, own.sending) if op is Op.SEND else (own.recvs_completed, own.receiving)
-    front = _in_front(pending_on_device(view))
+    pending = pending_on_device(view)
+    front = pending[: next((at + 1 for at, each in enumerate(pending) if each.in_order), len(pending))]
     if through >= seq or not front or (through + 1 == seq and at_it in front):
         return None
     return front[0]

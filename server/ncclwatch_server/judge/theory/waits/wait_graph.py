@@ -94,12 +94,7 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         maybe = {m for m in outside if _is_untold(found[m], operation)}
         untold[operation] = tuple(m for m in outside if m in maybe) if maybe else ()
         absent[operation] = tuple(m for m in outside if m not in maybe) if maybe else outside
-        # Who waits in it has come to it, whatever its device has not told yet, see `left_members`.
-        behind[operation] = tuple(
-            m
-            for m in operation.members
-            if m in blocks and blocks[m][0].operation != operation and held_back(found[m], operation) is not None
-        )
+        behind[operation] = _behind(operation, blocks, found, alone=not outside)
     mismatches = tuple(filter(None, (mismatch(operation, found) for operation in absent)))
     needed = {operation: (*absent[operation], *behind[operation]) for operation in absent}
     stopped = stopped_devices(found, absent, {each.operation for each in mismatches})
@@ -122,6 +117,26 @@ def build(found: Mapping[int, RankStanding], silent: Iterable[int], unasked: fro
         unasked=unasked.difference(found),
         gone=frozenset(rank for rank, each in found.items() if each.standing is Standing.GONE),
     )
+
+
+def _behind(
+    operation: Operation, blocks: Mapping[int, tuple[Block, ...]], found: Mapping[int, RankStanding], *, alone: bool
+) -> tuple[int, ...]:
+    """Return the members that have to finish something else before an operation.
+
+    What may run beside it keeps a member from it only where nothing else tells why it does not end: `alone`, none of
+    its members is absent. Who waits in it has come to it, whatever its device has not told yet, see `left_members`.
+    """
+    ranks = []
+    for rank in operation.members:
+        if rank not in blocks or blocks[rank][0].operation == operation:
+            continue
+        before = held_back(found[rank], operation)
+        if before is None:
+            continue
+        if alone or before.group == operation.group or comes_first(blocks[rank][0].thread, before):
+            ranks.append(rank)
+    return tuple(ranks)
 
 
 def _passed(

@@ -149,7 +149,8 @@ def test_what_a_device_has_still_to_do_in_other_groups_comes_after_what_it_is_in
     later = OpView(group="tp", seq=2, op=Op.ALL_REDUCE, age_s=8.0)
     second = replace(group(2, 1, asynchronous=True, pending=later), name="tp", **changes)  # type: ignore[arg-type]
     reading = thread(calling="item", leaf="step train.py:1", same_s=9.0)
-    found = standing(rank(reading, groups=(group(asynchronous=True, pending=op(4)), second)))
+    first = group(asynchronous=True, pending=replace(op(4), in_order=True))
+    found = standing(rank(reading, groups=(first, second)))
     assert [block.operation.group for block in found.blocks] == ["dp"]
     assert [block.operation.group for block in found.queued] == queued
 
