@@ -173,8 +173,9 @@ class _Machine:
         meeting.entered[call.rank] = call
         meeting.waiting.append(call)
         for other in [each for each in meeting.waiting if _may_end(each, meeting.entered)]:
-            meeting.waiting.remove(other)
-            self._end(now_s, other)
+            if other in meeting.waiting:  # what has ended here may have let others begin, and these have ended more
+                meeting.waiting.remove(other)
+                self._end(now_s, other)
 
     def _wait(self, now_s: float, rank: int, step: Step) -> None:
         """Let a rank wait for all that it has issued at a line."""
