@@ -358,6 +358,7 @@ def _by_order(case: Case, found: Circle) -> Circle:
     found = replace(found, groups=True)
     # Who has to make the calls of all sides, and has not come to any yet, may still come to either.
     both = set.intersection(*(set(each.members) for each in {block.operation for block in found.blocks}))
+    sides = _by_first_call(case, sides, both) or sides
     odd = odd_side(case.views, sides, None, both)
     side, others = odd.side, [other for other in sides if other is not odd.side]
     if any(uneven_counts(case.views, side.ranks, other.ranks) is not None for other in others):
@@ -367,8 +368,34 @@ def _by_order(case: Case, found: Circle) -> Circle:
         if note is not None and not note.branch_ops[1:]:
             return replace(found, closed=Closed.TEST_OF_RANK, guilty=each.ranks, note=note)
     if odd.sign in (Sign.DEPARTS, Sign.MINORITY):
-        return replace(found, guilty=side.ranks, sign=odd.sign)
+        guilty = tuple(rank for rank in side.ranks if rank in found.guilty)
+        return replace(found, guilty=guilty, sign=odd.sign)
     return _departed(case, found) or replace(found, decided=False)
+
+
+def _by_first_call(case: Case, sides: tuple[Side, ...], both: set[int]) -> tuple[Side, ...]:
+    """Return two sides by which of their calls ranks made first, of those that have to make both; () if one is empty.
+
+    Who is in one of the groups only says nothing about the order. On a device most have made both calls by now.
+    """
+    if len(sides) != 2:
+        return ()
+    first: tuple[list[int], list[int]] = ([], [])
+    for rank in sorted(both.intersection(case.views)):
+        history = case.views[rank].history
+        made = [
+            next((at for at, op in enumerate(history) if (op.group, op.seq, op.op) == _call_of(side)), len(history))
+            for side in sides
+        ]
+        if made[0] != made[1]:
+            first[made[1] < made[0]].append(rank)
+    if not all(first):
+        return ()
+    return tuple(replace(side, ranks=tuple(ranks)) for side, ranks in zip(sides, first, strict=True))
+
+
+def _call_of(side: Side) -> tuple[str, int, Op]:
+    return side.op.group, side.op.seq, side.op.op
 
 
 def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:

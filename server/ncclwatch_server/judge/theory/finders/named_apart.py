@@ -118,7 +118,13 @@ def _is_held_up(case: Case, block: Block, found: Unequal) -> bool:
     if block.operation.kind is WaitKind.NEW_GROUP:
         sides = (*found.extra, *((found.usual,) if found.usual is not None else ()))
         inside = sum(not set(block.wait.members).isdisjoint(each.ranks) for each in sides)
-        alike = any(block.wait.members == each.members for each in found.extra if block.rank in each.ranks)
+        # Where all of them have made it so, they count alike, and meet under a later number.
+        here = block.wait.seq == found.number
+        alike = any(
+            block.wait.members == each.members and (here or not set(each.members) <= set(each.ranks))
+            for each in found.extra
+            if block.rank in each.ranks
+        )
         return found.swapped or not block.wait.members or inside > 1 or alike
     return any(
         all(group.name != block.operation.group for group in case.views[rank].groups)

@@ -57,5 +57,5 @@ def _moved(view: RankView, block: Block, ends: Mapping[Operation, int | None]) -
 
 
 def _first_after(view: RankView, name: str, seq: int) -> OpView | None:
-    """Return the first collective of a group behind a number, as the rank has issued it."""
-    return next((op for op in view.history if op.group == name and op.seq > seq and not op.op.is_p2p), None)
+    """Return the first collective of a group behind a number, as the rank has issued it; None if it is forgotten."""
+    return next((op for op in view.history if op.group == name and op.seq == seq + 1 and not op.op.is_p2p), None)

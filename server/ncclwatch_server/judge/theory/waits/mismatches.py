@@ -18,6 +18,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     Standing,
     find_issued,
     group_of,
+    held_back,
     sides_of,
 )
 
@@ -116,7 +117,8 @@ def held_by(found: Mapping[int, RankStanding], unlike: Mismatch) -> frozenset[in
         if rank in found and (part := find_issued(found[rank].view, operation.group, operation.seq)) is not None
     }
     # Until all have come, one that has not may be who passes the bytes on.
-    settled = len(parts) == len(operation.members) and _together_s(found, operation, parts) >= SETTLED_S
+    begun = all(held_back(found[rank], operation) is None for rank in parts)
+    settled = begun and len(parts) == len(operation.members) and _together_s(found, operation, parts) >= SETTLED_S
     return frozenset(rank for rank, part in parts.items() if _is_held(found, part, side_of, rank, settled=settled))
 
 

@@ -312,6 +312,8 @@ def cycles(graph: WaitGraph, told: frozenset[int] = frozenset()) -> list[tuple[i
     edges: dict[int, list[int]] = {rank: [] for rank in sorted(among)}
     for rank in sorted(among):
         for block in graph.blocks[rank]:
+            if rank in graph.behind[block.operation]:  # what it is behind in is nothing more to wait for
+                continue
             number = numbers.setdefault(block.operation, -1 - len(numbers))
             if number not in edges:
                 edges[number] = [member for member in waited_for(graph, block) if member in among]
