@@ -101,6 +101,9 @@ def _are_all_inside(case: Case, operation: Operation, blocks: Sequence[Block]) -
         return False
     if not all(rank in case.found and has_entered(case.found[rank], operation) for rank in operation.members):
         return False
+    unknown = any(group.unnamed for rank in operation.members for group in case.views[rank].groups)
+    if operation.kind is WaitKind.NEW_GROUP and unknown:  # whether it is one of these, which a member has made
+        return False
     kinds = {(_is_by_file(case, block), block.on_device): block for block in blocks}
     return all(_is_in_nothing_before(case, block) for block in kinds.values())
 
