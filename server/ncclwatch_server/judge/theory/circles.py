@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from ncclwatch.contract.model.rank import CallSite, Op, SourceNote, WaitKind
+from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, SourceNote, WaitKind
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
@@ -17,7 +17,7 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, has_entered, may_come_back
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, has_entered, may_come_back
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
@@ -382,11 +382,7 @@ def _by_first_call(case: Case, sides: tuple[Side, ...], both: set[int]) -> tuple
         return ()
     first: tuple[list[int], list[int]] = ([], [])
     for rank in sorted(both.intersection(case.views)):
-        history = case.views[rank].history
-        made = [
-            next((at for at, op in enumerate(history) if (op.group, op.seq, op.op) == _call_of(side)), len(history))
-            for side in sides
-        ]
+        made = [_place_of(case.views[rank], side.op) for side in sides]
         if made[0] != made[1]:
             first[made[1] < made[0]].append(rank)
     if not all(first):
@@ -394,8 +390,14 @@ def _by_first_call(case: Case, sides: tuple[Side, ...], both: set[int]) -> tuple
     return tuple(replace(side, ranks=tuple(ranks)) for side, ranks in zip(sides, first, strict=True))
 
 
-def _call_of(side: Side) -> tuple[str, int, Op]:
-    return side.op.group, side.op.seq, side.op.op
+def _place_of(view: RankView, call: OpView) -> int:
+    """Return where in its history a rank has a call of a group; before all of it what it has forgotten, else behind."""
+    at = next(
+        (n for n, op in enumerate(view.history) if (op.group, op.seq, op.op) == (call.group, call.seq, call.op)), -1
+    )
+    group = group_of(view, call.group)
+    came = group is not None and group.enqueued >= call.seq
+    return at if at >= 0 or came else len(view.history)
 
 
 def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:

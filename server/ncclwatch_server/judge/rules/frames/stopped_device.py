@@ -28,8 +28,10 @@ ADVICE = (
 def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     """Return what is told of ranks that are still in what others have completed."""
     first, many = root.still_in[0], len(root.ranks) > 1
-    odd = root.through if len(root.through) < len(root.ranks) else ()
     sends = first.operation.kind is WaitKind.SEND
+    group, seq = first.operation.group, first.operation.seq
+    forgotten = not sends and not any(find_issued(case.views[rank], group, seq) for rank in root.through)
+    odd = root.through if len(root.through) < len(root.ranks) or forgotten else ()
     what = wait_words(first.wait) if sends else operation_words(case.views, first)
     through = _through_words(root)
     others = [block for block in root.blocks if block.rank not in root.ranks] or root.blocks
