@@ -97,6 +97,8 @@ def naively_hopeless(rank: int, block: Any, doomed: set[int], gone: set[int], ca
         return absent | (set(each.members) & gone) >= set(each.members) - {rank}
     if rank in case["held"].get(each, ()):
         return True
+    if set(case["needed"][each]) == {rank}:  # its device is in what it waits in before, and all others have come
+        return True
     left = {other for other in set(each.members) & gone if not is_through(case["found"][other], each)}
     outside = set(case["needed"][each]) - {rank}
     if block.wait.op is Op.BROADCAST and left <= outside and outside:  # one may need the root alone, or nobody

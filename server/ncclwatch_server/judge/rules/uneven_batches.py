@@ -35,6 +35,7 @@ from ncclwatch_server.judge.theory.roots import (
     Root,
 )
 from ncclwatch_server.judge.theory.stillness import Trouble
+from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 CAUSE = Cause.UNEVEN_BATCHES
 ADVICE = (
@@ -98,8 +99,14 @@ def _with_short(case: Case, root: MismatchRoot, said: Explanation) -> Explanatio
             *said.culprits,
             *(culprit(case.views[rank], last_site(case.views[rank]), "ran out of batches, too") for rank in short),
         ),
-        victims=tuple(rank for rank in said.victims if rank not in short),
+        victims=tuple(sorted({*said.victims, *_held_up_by(case, short)} - {*root.ranks, *short})),
     )
+
+
+def _held_up_by(case: Case, ranks: tuple[int, ...]) -> set[int]:
+    """Return who waits for ranks, or is in a call that these have entered as another one."""
+    inside = (case.graph.held.get(block.operation, ()) for rank in ranks for block in case.graph.blocks.get(rank, ()))
+    return {*victims_of(case.graph, ranks), *(rank for held in inside for rank in held)}
 
 
 def _not_joined(found: Parting) -> str:

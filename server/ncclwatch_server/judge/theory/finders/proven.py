@@ -106,7 +106,9 @@ def _mismatch_root(
     may_go_on = set(everyone) - held.union(through)
     guilty = tuple(rank for found, _ in parted for rank in found.culprit.ranks) if first.decided else everyone
     stuck = {rank for rank in guilty if rank in doomed or case.found[rank].standing is Standing.GONE}
-    waiting = set(victims_of(case.graph, held | stuck))
+    # Where only a device is held up, its host may go on yet, and let others go on.
+    fast = {rank for rank in held if rank in doomed or case.found[rank].standing is Standing.GONE}
+    waiting = set(victims_of(case.graph, fast | stuck))
     return MismatchRoot(
         hangs=Certainty.PROVEN,
         ranks=guilty,
