@@ -9,8 +9,7 @@ import sys
 import time
 from collections import Counter
 
-from tests.spmd.check import Counterexample, draw, judged
-from tests.spmd.known import is_known
+from tests.spmd.check import Counterexample, draw, is_known, judged
 from tests.spmd.repair.measure import lines_of, measured, measured_twice
 from tests.spmd.scenario import text_of
 from tests.spmd.shrink import shrunk

@@ -204,3 +204,15 @@ def _made(run: Run, truth: Truth, ranks: set[int], op: str, line: int) -> bool:
         for call in run.calls[rank]
         if call.issued_s <= truth.at_s
     )
+
+
+def is_known(found: Counterexample) -> bool:
+    """Say whether a counterexample is of a kind in which the judge is known to be wrong. All others fail the tests."""
+    if found.broken is Broken.SILENCE and found.sight.history:
+        return True  # a root has gone on, and its ring has forgotten the operation that others still wait in
+    if found.broken is Broken.SILENCE and found.verdict is not None and found.verdict.severity is Severity.CRITICAL:
+        return True  # the hang is told; what else stands still beside it, or because of it, is not all listed
+    if found.broken is not Broken.VICTIM or found.verdict is None:
+        return False
+    # Another changed rank waits for the one that is named, or may be wrong itself.
+    return any(culprit.rank in found.trial.fault.ranks for culprit in found.verdict.culprits)

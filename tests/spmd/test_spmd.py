@@ -9,9 +9,8 @@ from ncclwatch.contract.model.rank import Op
 from ncclwatch_server.judge import judge
 from tests.scenarios.through_rings import through_rings
 from tests.spmd import check, faults, machine, oracle, views
-from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, judged, settled_s
+from tests.spmd.check import Counterexample, Trial, carried_out, draw, examined, is_known, judged, settled_s
 from tests.spmd.faults import HEALTHY, Fault, What
-from tests.spmd.known import is_known
 from tests.spmd.program import Axis, Kind, Program, Stmt, lines_of
 from tests.spmd.scenario import text_of
 from tests.spmd.shrink import shrunk

@@ -30,7 +30,9 @@ def tell(case: Case, root: StoppedRoot, cause: Cause) -> Explanation:
     first, many = root.still_in[0], len(root.ranks) > 1
     sends = first.operation.kind is WaitKind.SEND
     group, seq = first.operation.group, first.operation.seq
-    forgotten = not sends and not any(find_issued(case.views[rank], group, seq) for rank in root.through)
+    # A file may leave out whatever is through.
+    through_by = [case.views[rank] for rank in root.through]
+    forgotten = not sends and not any(view.file is not None or find_issued(view, group, seq) for view in through_by)
     odd = root.through if len(root.through) < len(root.ranks) or forgotten else ()
     what = wait_words(first.wait) if sends else operation_words(case.views, first)
     through = _through_words(root)

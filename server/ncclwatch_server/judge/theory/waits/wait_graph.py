@@ -33,6 +33,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
     Operation,
     RankStanding,
     Standing,
+    find_issued,
     has_entered,
     held_back,
 )
@@ -131,10 +132,12 @@ def _behind(
     for rank in operation.members:
         if rank not in blocks or blocks[rank][0].operation == operation:
             continue
-        before = held_back(found[rank], operation)
-        if before is None:
+        before, front = held_back(found[rank], operation), blocks[rank][0]
+        own = find_issued(found[rank].view, operation.group, operation.seq) if front.on_device else None
+        # Its front may be what a gone member keeps from it, however far it is from there, see `left_members`.
+        if before is None or (own is not None and own.age_s > front.wait.age_s):
             continue
-        if alone or before.group == operation.group or comes_first(blocks[rank][0].thread, before):
+        if alone or before.group == operation.group or comes_first(front.thread, before):
             ranks.append(rank)
     return tuple(ranks)
 
