@@ -18,6 +18,14 @@ class LockWait:
     inode: int
 
 
+def may_be_in_lock(place: str) -> bool:
+    """Say whether a thread at a place in the kernel may wait for a file lock; "": nobody may look.
+
+    /proc/locks tells of a process, and any thread of it may be the one that waits.
+    """
+    return not place or any(name in place for name in ("flock", "fcntl", "locks_lock"))
+
+
 def parse_locks(text: str, pid: int) -> LockWait | None:
     """Return what a process waits for by /proc/locks, None if for nothing.
 

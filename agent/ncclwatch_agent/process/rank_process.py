@@ -11,7 +11,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
 from ncclwatch_agent.process.answers import Pauses, awaits_answer, awaits_children
 from ncclwatch_agent.process.births import Births
-from ncclwatch_agent.process.file_locks import lock_path, lock_wait
+from ncclwatch_agent.process.file_locks import lock_path, lock_wait, may_be_in_lock
 from ncclwatch_agent.process.halted import is_halted
 from ncclwatch_agent.process.pidfd import PidFd
 from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
@@ -271,7 +271,8 @@ class ProcessWatch:
     def view(self, now_ns: int) -> ProcessView:
         """Return what is known of the process now."""
         asleep = self.state is ProcessState.SLEEPING
-        lock = lock_wait(self.pid) if asleep else None
+        place = self.in_kernel(self.pid)
+        lock = lock_wait(self.pid) if asleep and may_be_in_lock(place) else None
         self._watch_holder(lock.holder if lock else 0)
         pauses = asleep and self._pauses.look(now_ns / 1e9)
         return ProcessView(
@@ -281,7 +282,7 @@ class ProcessWatch:
             cpu_still_s=self._cpu.still_s(now_ns),
             io_still_s=0.0 if self._counters.io_unknown else self._io.still_s(now_ns),
             io_unknown=self._counters.io_unknown,
-            in_kernel=self.in_kernel(self.pid),
+            in_kernel=place,
             stopped_child=self._stopped_child,
             killed_child=self._killed_child,
             killed_by=self._killed_by,

@@ -1,5 +1,6 @@
 """The ranks of a job do not come together: some never came, came to another address, or stay away from a meeting."""
 
+from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.model.verdict import Cause, Culprit, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
@@ -27,7 +28,9 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     if isinstance(root, NamedApartRoot):
         return named_apart.tell(case, root, CAUSE)
     if isinstance(root, CircleRoot) and root.circle.note is None and root.circle.making:
-        return circle.tell(case, root, CAUSE, reason=_meeting(root.circle), advice=ADVICE)
+        makes = root.circle.making[0].wait.kind is WaitKind.NEW_GROUP
+        advice = named_apart.ADVICE if makes else ADVICE
+        return circle.tell(case, root, CAUSE, reason=_meeting(root.circle), advice=advice)
     if isinstance(root, OutsideRoot) and root.still.trouble is Trouble.MEETING:
         return standstill.tell(case, root, CAUSE, advice=ADVICE)
     return None

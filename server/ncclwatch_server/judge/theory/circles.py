@@ -21,6 +21,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, h
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
+BY_ONE_S = 30.0  # another thread or process of a rank may let go of a lock, or set a key
 HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
 Ranks = tuple[int, ...]
 _BY_ONE = (WaitKind.LOCK, WaitKind.STORE)  # waits that one rank ends, by what it does outside of operations
@@ -53,6 +54,7 @@ class Circle:
     ranks: Ranks
     blocks: tuple[Block, ...]
     likely: bool  # only: something may still end it
+    early: bool  # it may well be about to
     closed: Closed
     guilty: Ranks  # who closed it, everyone where that is not known
     decided: bool = True  # whether it is known to be all of these, rather than one of them
@@ -112,11 +114,11 @@ def _holds(case: Case, circle: Iterable[int]) -> bool:
 
 
 def _is_likely(case: Case, circle: Iterable[int]) -> bool:
-    # Keys of the store may be set from outside of the job as well.
+    # A key may be set from outside of the job, and who took a lock may have left it to a thread or a child.
     blocks = _blocks_of(case, circle)
     return (
         is_likely_only(case.graph, circle)
-        or any(block.wait.kind is WaitKind.STORE or may_end(case.views, case.graph, block) for block in blocks)
+        or any(block.wait.kind in _BY_ONE or may_end(case.views, case.graph, block) for block in blocks)
         or _has_thread_in_call(case, blocks)
     )
 
@@ -141,6 +143,7 @@ def _closed(case: Case, ranks: Ranks) -> Circle:
         likely=_is_likely(case, ranks),
         closed=Closed.ORDER,
         guilty=tuple(sorted({block.rank for block in blocks})),
+        early=any(block.wait.kind in _BY_ONE for block in blocks) and not has_lasted(case.views, blocks, BY_ONE_S),
     )
     known = _by_exception(case, found) or _by_thread(case, found) or _by_kind(case, found)
     known = known or _by_skipped_call(case, found)
@@ -183,25 +186,15 @@ def _by_kind(case: Case, found: Circle) -> Circle | None:
         return replace(found, closed=Closed.LOCK, guilty=holders)
     keys = [block for block in found.blocks if block.wait.kind is WaitKind.STORE]
     if keys:
-        return _by_keys(case, found, keys)
+        return _by_keys(found, keys)
     making = tuple(block for block in found.blocks if block.wait.kind in _MEETINGS)
     return _by_meeting(case, found, making) if making else None
 
 
-def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
-    """Return who should have set a key: the one that went on to a call which none of those who wait for it has made.
-
-    They are most, and at one line. Which of several did not set it, or which key it was, nobody knows.
-    """
+def _by_keys(found: Circle, keys: list[Block]) -> Circle:
+    """Return a circle in which some wait for keys. Which keys these are, and who should have set them, nobody knows."""
     waiters = tuple(sorted({block.rank for block in keys}))
-    others = tuple(rank for rank in found.guilty if rank not in waiters)
-    ahead = all(
-        set(waiters) <= set(case.graph.absent[block.operation]) for block in found.blocks if block.rank in others
-    )
-    one = len(others) == 1 and len({block.wait.site for block in keys}) == 1
-    known = one and ahead and majority((waiters, others)) is waiters
-    guilty = others if known else found.guilty
-    return replace(found, closed=Closed.KEY, guilty=guilty, decided=known, waiters=waiters)
+    return replace(found, closed=Closed.KEY, decided=False, waiters=waiters)
 
 
 def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:

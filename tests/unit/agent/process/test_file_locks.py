@@ -10,7 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from ncclwatch_agent.process.file_locks import LockWait, lock_path, lock_wait, parse_locks
+from ncclwatch_agent.process.file_locks import (
+    LockWait,
+    lock_path,
+    lock_wait,
+    may_be_in_lock,
+    parse_locks,
+)
 
 LOCKS = """\
 1: POSIX  ADVISORY  WRITE 10 fe:00:700 0 EOF
@@ -29,6 +35,15 @@ def test_a_waiter_stands_below_the_holder(pid: int, holder: int):
 @pytest.mark.parametrize("pid", [10, 20, 30, 99])
 def test_who_holds_a_lock_or_has_none_waits_for_nothing(pid: int):
     assert parse_locks(LOCKS, pid) is None
+
+
+@pytest.mark.parametrize(
+    ("place", "may"),
+    [("", True), ("flock (locks_lock_inode_wait)", True), ("fcntl", True), ("locks_lock_inode_wait", True),
+     ("wait4 (do_wait)", False), ("futex (futex_do_wait)", False), ("clock_nanosleep (hrtimer_nanosleep)", False)],
+)  # fmt: skip
+def test_a_thread_that_waits_elsewhere_waits_for_no_lock(place: str, may: bool):
+    assert may_be_in_lock(place) is may
 
 
 def test_a_holder_in_another_container_is_unknown():

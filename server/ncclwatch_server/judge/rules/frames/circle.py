@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ncclwatch.contract.model.rank import WaitKind
-from ncclwatch.contract.model.verdict import Cause
+from ncclwatch.contract.model.verdict import Cause, Severity
 from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
@@ -20,10 +20,13 @@ PHRASES_MAX = 6  # places that a circle is told by
 def tell(case: Case, root: CircleRoot, cause: Cause, *, reason: str, advice: str, deed: str = "") -> Explanation:
     """Return what is told of a circle for a cause; `deed` says what the culprits did otherwise, where it is known."""
     blocks, guilty = root.blocks, frozenset(root.ranks)
+    known = "as far as is recorded, " if root.circle.likely else ""
+    law = f"Each of them waits for another one, so {known}none can continue."
     return Explanation(
         cause=cause,
+        severity=Severity.WARNING if root.circle.early else Severity.CRITICAL,
         summary=_summary(case, root, deed),
-        explanation=f"{_circle_words(case, blocks)} Each of them waits for another one, so none can continue. {reason}",
+        explanation=f"{_circle_words(case, blocks)} {law} {reason}",
         advice=advice,
         culprits=tuple(
             culprit(case.views[block.rank], block.wait.site, f"in {wait_words(block.wait)}")

@@ -4,7 +4,7 @@ import signal
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import Ending, RankView
-from ncclwatch.contract.model.verdict import Cause, Evidence
+from ncclwatch.contract.model.verdict import Cause, Certainty, Evidence, Severity
 from ncclwatch.contract.words.text import ranks_words, seconds_words
 from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
@@ -101,6 +101,7 @@ def tell_left(case: Case, root: GoneRoot, cause: Cause, *, advice: str, reason: 
     needs = "may have left the key out, or looks for another name" if root.of_keys else "needs ranks that have left"
     return Explanation(
         cause=cause,
+        severity=Severity.WARNING if root.hangs is Certainty.LATE else Severity.CRITICAL,
         summary=f"{either}{ranks_words(ranks)} {_how(views[ranks[0]])}{last}; {others}.",
         explanation=f"{why}{f' {reason}' if reason else ''}",
         advice=advice,

@@ -4,12 +4,13 @@ A finder returns one root, or several that one mistake of the program has made: 
 told together. It looks for those that are no ranks and no victims of roots that were told already.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ncclwatch.contract.model.rank import CallSite, Ending, Op, RankView, SourceNote, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
-from ncclwatch_server.judge.theory.circles import find_circles
+from ncclwatch_server.judge.theory.circles import BY_ONE_S, find_circles
 from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, has_given_up, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
@@ -19,6 +20,7 @@ from ncclwatch_server.judge.theory.histories.parting import Parting, kin_of, par
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.leaving import STAYED, alone_root, left_a_group, left_before
 from ncclwatch_server.judge.theory.majority import majority
+from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.roots import (
     ROOTS_ALIKE_MAX,
     AloneRoot,
@@ -197,8 +199,7 @@ def find_gone(case: Case) -> Found:
     blocks = tuple(block for rank in victims for block in case.found[rank].blocks) if ends.went is Went.LEFT else ()
     ended_s = max(ended_s_ago(case.views[rank]) for rank in ends.ranks)
     root = GoneRoot(
-        # Somebody outside of the job may set a key, and what a device counts as unfinished may be through.
-        hangs=Certainty.STALLED if keys or _are_behind_devices(case, ends.ranks, blocks) else Certainty.PROVEN,
+        hangs=_how_certain(case, ends.ranks, keys, blocks),
         ranks=ends.ranks,
         decided=not senders
         and not (keys and (len(ends.ranks) > 1 or len({each.wait.site for each in keys}) > 1))
@@ -215,6 +216,16 @@ def find_gone(case: Case) -> Found:
         of_keys=bool(keys),
     )
     return (*circle, (root,))
+
+
+def _how_certain(case: Case, gone: tuple[int, ...], keys: Sequence[Block], blocks: tuple[Block, ...]) -> Certainty:
+    """Return how certain it is that others wait for ranks that are gone for ever.
+
+    Another process may set a key, and what a device counts as unfinished may be through.
+    """
+    if keys:
+        return Certainty.STALLED if has_lasted(case.views, keys, BY_ONE_S) else Certainty.LATE
+    return Certainty.STALLED if _are_behind_devices(case, gone, blocks) else Certainty.PROVEN
 
 
 def _are_behind_devices(case: Case, gone: tuple[int, ...], blocks: tuple[Block, ...]) -> bool:
@@ -388,7 +399,7 @@ def find_circle(case: Case) -> Found:
         first = next((block for block in circle.blocks if block.rank in circle.guilty), circle.blocks[0])
         found.append(
             CircleRoot(
-                hangs=Certainty.STALLED if circle.likely else Certainty.PROVEN,
+                hangs=Certainty.LATE if circle.early else Certainty.STALLED if circle.likely else Certainty.PROVEN,
                 ranks=circle.guilty,
                 decided=circle.decided,
                 victims=tuple(sorted({*victims_of(case.graph, circle.ranks), *circle.ranks} - set(circle.guilty))),
