@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ncclwatch.contract.model.rank import OpView, RankView, SourceNote
 from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.habits import made_before, never_called_there
-from ncclwatch_server.judge.theory.histories.lines.call_sites import parting_condition, route_of
+from ncclwatch_server.judge.theory.histories.lines.call_sites import is_way_out, parting_condition, route_of
 from ncclwatch_server.judge.theory.histories.programs import run_apart
 from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.waits.rank_standing import group_of
@@ -45,7 +45,8 @@ def own_call(views: Mapping[int, RankView], left: tuple[int, ...], others: Seque
     condition = parting_condition(view, op, op.site, route)
     gone = tuple(rank for rank in left if rank in group.ranks)
     most = majority((gone, tuple(stuck))) is gone and not have_caught_apart(views, gone, stuck)
-    decided = condition is not None or most
+    # `if rank == 2: return` above a call of most ranks: those who took it left too early.
+    decided = most or (condition is not None and not is_way_out(condition))
     if not decided or run_apart(views, gone, tuple(stuck)):
         return None
     return OwnCall(ranks=tuple(sorted(stuck)), op=op, condition=condition)
