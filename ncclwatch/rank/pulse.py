@@ -28,7 +28,7 @@ from ncclwatch.rank.agents import launch
 from ncclwatch.rank.device.progress import DeviceProgress
 from ncclwatch.rank.notices.listener import NoticeListener
 from ncclwatch.rank.recorder import Recorder
-from ncclwatch.rank.where import own_stacks
+from ncclwatch.rank.where import free_threads, own_stacks
 from ncclwatch.rank.where.call_sites import describe_exception
 from ncclwatch.rank.where.calls import call_name
 
@@ -62,6 +62,7 @@ class Pulse:
         self._agent_checked = float("-inf") if first else time.monotonic()
         self._warn = warn
         self._agent_starts = 0
+        self._free_threads = 0
         self._devices = DeviceProgress(recorder, torch_versions.nccl_recorder_dump)
         self._starting: subprocess.Popen[bytes] | None = None
         self._agent_allowed = 0
@@ -185,7 +186,17 @@ class Pulse:
                 if frame is not None:
                     self._sample((row, issued), ident, frame, errors.get(ident))
             self._issued[row] = issued
+        self._count_free_threads(frames)
         frames.clear()
+
+    def _count_free_threads(self, frames: dict[int, FrameType]) -> None:
+        """Note how many threads without a row may act, while a thread with one stands still."""
+        found = 0
+        if frames and threading.active_count() > 1:
+            found = free_threads.count(frames, self._recorder.threads, self._recorder.sites.users_frame)
+        if found != self._free_threads:
+            self._recorder.ring.set_word(Word.FREE_THREADS, found)
+            self._free_threads = found
 
     def _meet(self, row: int) -> None:
         """Forget what was seen of a thread that has ended, whose row another one has got."""

@@ -163,6 +163,7 @@ class _Writing:
         ring.file.set_word(Word.FORWARDS, view.forwards)
         ring.file.set_word(Word.TIMEOUT_MS, round(view.timeout_s * 1000))
         ring.file.set_word(Word.GROUPS_HELD, view.groups_held)
+        ring.file.set_word(Word.FREE_THREADS, view.free_threads)
         if view.ended_thread is not None:
             said = dataclasses.asdict(view.ended_thread)
             at_ns = ring.turn_back(said.pop("age_s"))

@@ -91,12 +91,13 @@ class Word:
     GC_NS = 29  # in Python's garbage collector
     SAVE_NS = 30  # in saves
     MEMBERS_USED = 31
+    FREE_THREADS = 32  # threads of Python without a row that may act by themselves, see `free_threads`
     GROUPS_HELD = 33  # groups that torch knew on this rank when a thread last came to new_group; 0: unknown
 
 
 FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 STRING_LENGTH = struct.Struct("<H")
-WORDS = struct.Struct("<34Q")  # up to the last in use; 32 is free
+WORDS = struct.Struct("<34Q")  # up to the last in use
 
 
 class Flag:

@@ -23,6 +23,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     making RANKS SITE for S [number N] [of RANKS] [alone RANKS]   in new_group, of the group with that number; who will
                                                be in it; who alone makes it
     knows RANKS N                              so many groups torch knew there when a thread came to new_group
+    free_threads RANKS N                       so many threads that have issued nothing may do so yet
     made RANKS GROUP SITE                      where these ranks made the group
     named RANKS GROUP NAME                     at the end: these ranks know the group by another name
     key RANKS SITE for S                       waits for a key of the store

@@ -55,6 +55,12 @@ def knows(state: State, words: list[str]) -> None:
         state.change(rank, groups_held=int(words[1]))
 
 
+def free_threads(state: State, words: list[str]) -> None:
+    """free_threads RANKS N: threads that have issued nothing so far, and may."""
+    for rank in ranks_of(words[0]):
+        state.change(rank, free_threads=int(words[1]))
+
+
 def made(state: State, words: list[str]) -> None:
     for rank in ranks_of(words[0]):
         groups = tuple(
@@ -174,6 +180,7 @@ COMMANDS: Mapping[str, Command] = {
     "group": group,
     "made": made,
     "knows": knows,
+    "free_threads": free_threads,
     "named": named,
     "lost": lost,
     "unused": unused,

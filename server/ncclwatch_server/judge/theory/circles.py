@@ -21,7 +21,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, h
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
-BY_ONE_S = 30.0  # another thread or process of a rank may let go of a lock, or set a key
+BY_ONE_S = 30.0  # another thread or process may let go of a lock, set a key, or make a call
 HABIT_MIN = 3  # times two ranks have met before, that make their next meeting a habit
 Ranks = tuple[int, ...]
 _BY_ONE = (WaitKind.LOCK, WaitKind.STORE)  # waits that one rank ends, by what it does outside of operations
@@ -114,13 +114,22 @@ def _holds(case: Case, circle: Iterable[int]) -> bool:
 
 
 def _is_likely(case: Case, circle: Iterable[int]) -> bool:
-    # A key may be set from outside of the job, and who took a lock may have left it to a thread or a child.
     blocks = _blocks_of(case, circle)
     return (
         is_likely_only(case.graph, circle)
-        or any(block.wait.kind in _BY_ONE or may_end(case.views, case.graph, block) for block in blocks)
+        or _may_be_helped(case, blocks)
+        or any(may_end(case.views, case.graph, block) for block in blocks)
         or _has_thread_in_call(case, blocks)
     )
+
+
+def _may_be_helped(case: Case, blocks: Iterable[Block]) -> bool:
+    """Say whether what nobody sees may end one of these waits.
+
+    A key may be set from outside of the job, who took a lock may have left it to a thread or a child, and a thread that
+    has issued nothing so far may be about to.
+    """
+    return any(block.wait.kind in _BY_ONE or case.views[block.rank].free_threads for block in blocks)
 
 
 def _has_thread_in_call(case: Case, blocks: Iterable[Block]) -> bool:
@@ -143,7 +152,7 @@ def _closed(case: Case, ranks: Ranks) -> Circle:
         likely=_is_likely(case, ranks),
         closed=Closed.ORDER,
         guilty=tuple(sorted({block.rank for block in blocks})),
-        early=any(block.wait.kind in _BY_ONE for block in blocks) and not has_lasted(case.views, blocks, BY_ONE_S),
+        early=_may_be_helped(case, blocks) and not has_lasted(case.views, blocks, BY_ONE_S),
     )
     known = _by_exception(case, found) or _by_thread(case, found) or _by_kind(case, found)
     known = known or _by_skipped_call(case, found)
