@@ -163,6 +163,8 @@ def _shifted_words(case: Case, shifted: Shift, *, decided: bool = True) -> str:
 def _key_words(found: Circle) -> str:
     verb = "waits" if len(found.waiters) == 1 else "wait"
     what = f"{ranks_words(found.waiters).capitalize()} {verb} for a key that no rank has set under that name"
+    if found.decided:
+        return f"{what}, and {ranks_words(found.guilty)} continued without it."
     return f"{what}; who should have set it is not recorded."
 
 

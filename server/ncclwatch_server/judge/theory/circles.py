@@ -195,15 +195,25 @@ def _by_kind(case: Case, found: Circle) -> Circle | None:
         return replace(found, closed=Closed.LOCK, guilty=holders)
     keys = [block for block in found.blocks if block.wait.kind is WaitKind.STORE]
     if keys:
-        return _by_keys(found, keys)
+        return _by_keys(case, found, keys)
     making = tuple(block for block in found.blocks if block.wait.kind in _MEETINGS)
     return _by_meeting(case, found, making) if making else None
 
 
-def _by_keys(found: Circle, keys: list[Block]) -> Circle:
-    """Return a circle in which some wait for keys. Which keys these are, and who should have set them, nobody knows."""
+def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
+    """Return who should have set a key: the one that went on to a call which none of those who wait for it has made.
+
+    They are most, and at one line. Which of several did not set it, or which key it was, nobody knows.
+    """
     waiters = tuple(sorted({block.rank for block in keys}))
-    return replace(found, closed=Closed.KEY, decided=False, waiters=waiters)
+    others = tuple(rank for rank in found.guilty if rank not in waiters)
+    ahead = all(
+        set(waiters) <= set(case.graph.absent[block.operation]) for block in found.blocks if block.rank in others
+    )
+    one = len(others) == 1 and len({block.wait.site for block in keys}) == 1
+    known = one and ahead and majority((waiters, others)) is waiters
+    guilty = others if known else found.guilty
+    return replace(found, closed=Closed.KEY, guilty=guilty, decided=known, waiters=waiters)
 
 
 def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
