@@ -53,9 +53,10 @@ def _summary(case: Case, root: CircleRoot, deed: str) -> str:
     if deed and others:
         return f"{ranks_words(root.ranks)} {deed}; {waiting_words(case, others, root.ranks)}."
     waiting = waiting_words(case, root.blocks, first=root.ranks)
+    deadlock = "possible deadlock" if root.circle.early else "deadlock"
     if root.decided and len(root.ranks) < len(root.circle.ranks):
-        return f"deadlock, caused by {ranks_words(root.ranks)}: {waiting}."
-    return f"deadlock of {ranks_words(root.circle.ranks)}: {waiting}."
+        return f"{deadlock}, caused by {ranks_words(root.ranks)}: {waiting}."
+    return f"{deadlock} of {ranks_words(root.circle.ranks)}: {waiting}."
 
 
 def own_call(root: CircleRoot) -> str:
