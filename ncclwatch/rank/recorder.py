@@ -61,6 +61,7 @@ class Recorder:
         self.ring = ring
         self.sites = Sites(ring)
         self.facts = Facts(ring)
+        self.key_names: set[str] = set()  # of the keys that it has waited for
         self.preflight = Preflight(ring)
         self.messages = Messages(ring)
         self.groups: dict[str, Group] = {}

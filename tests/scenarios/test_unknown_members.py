@@ -31,6 +31,7 @@ OF_HABITS = {"players_receive_weights_once_more_than_the_learner_sends"}
 # Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both. Or that a rank waits for
 # all ranks of the job, under a test that lets in only itself.
 OF_REPAIRS = {
+    "making_a_group_that_one_misses_in_a_message",  # by who waits in new_group, in which it may have been
     "circle_new_group_and_a_call_of_the_wrong_group",  # by where the others wait, who cannot be missed there
     "another_operation_in_one_of_two_pairs",
     "another_size_in_one_of_two_pairs",

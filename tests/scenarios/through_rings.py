@@ -164,6 +164,8 @@ class _Writing:
         ring.file.set_word(Word.TIMEOUT_MS, round(view.timeout_s * 1000))
         ring.file.set_word(Word.GROUPS_HELD, view.groups_held)
         ring.file.set_word(Word.FREE_THREADS, view.free_threads)
+        if view.keys_set:
+            ring.recorder.facts.tell(facts.KEYS, set=list(view.keys_set))
         if view.ended_thread is not None:
             said = dataclasses.asdict(view.ended_thread)
             at_ns = ring.turn_back(said.pop("age_s"))
@@ -175,14 +177,14 @@ class _Writing:
             ring.recorder.facts.tell(facts.RNG, **said, **(said.pop("site") or {}))
         ring.beat(view.pulse_age_s)
 
-    def _site(self, site: CallSite | None, op: OpView | None = None) -> int:
-        """Return the id of a line, with what is known of the operation that was made there."""
+    def _site(self, site: CallSite | None, op: OpView | None = None, label: str = "") -> int:
+        """Return the id of a line, with what is known of the operation, or of the wait, that was made there."""
         if site is None and not (op and op.label):
             return 0
         route = self.view.routes[op.route - 1][1:] if op and op.route else ()
         text = SiteText(
             *((site.file, site.line, site.function) if site else ("", 0, "")),
-            label=op.label if op else "",
+            label=op.label if op else label,
             callers=tuple(self._site(caller) for caller in route),
             module=self.view.modules[op.module - 1] if op and op.module else None,
         )
@@ -254,7 +256,7 @@ class _Writing:
     def _wait(self, wait: WaitView) -> None:
         self.ring.turn_back(wait.age_s)
         if not wait.group:
-            self.ring.recorder.enter(wait.kind, self._site(wait.site), number=wait.seq)
+            self.ring.recorder.enter(wait.kind, self._site(wait.site, label=wait.label), number=wait.seq)
             return
         issued = self.issued.get((wait.group, wait.seq, wait.op, wait.peer)) or Issued(
             self.groups[wait.group], OPS.index(wait.op), wait.seq, self._site(wait.site), wait.peer, 0, 0, 0

@@ -98,6 +98,7 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         ending=_ending(run, rank, at_s) if ended else None,
         threads=(standing.thread(),),
         groups=_groups(run, rank, issued, made, at_s),
+        keys_set=tuple({_name_of_key(each): None for each in through if each.kind is Kind.KEY and each.root == rank}),
         groups_held=len(_held(run, rank, made)) if run.program.late else 0,
         peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),
@@ -184,7 +185,9 @@ class _Standing(NamedTuple):
             )
         if step.kind is Kind.KEY:
             waits = step.root != self.rank
-            return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site) if waits else None
+            if not waits:
+                return None
+            return WaitView(kind=WaitKind.STORE, age_s=self.since_s, site=site, label=_name_of_key(step))
         call = self.awaited
         if call is None or step.kind is Kind.READ:
             return None
@@ -192,6 +195,11 @@ class _Standing(NamedTuple):
             kind=_WAITS.get(call.step.op, WaitKind.COLLECTIVE), age_s=self.since_s, group=call.group, seq=call.seq,
             op=call.step.op, peer=call.step.root, site=site,
         )  # fmt: skip
+
+
+def _name_of_key(step: Step) -> str:
+    """Return the name of a key, with # for its number."""
+    return f"line-{step.line}-#"
 
 
 def _ending(run: Run, rank: int, at_s: float) -> Ending:

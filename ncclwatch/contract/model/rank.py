@@ -450,6 +450,7 @@ class RankView:
     rng: RngRestore | None = None  # None: nothing was restored that does not fit
     ended_thread: EndedThread | None = None  # the newest; None: no thread was ended by an exception, as far as is known
     groups_held: int = 0  # groups that torch knew here when a thread last came to new_group; 0: unknown
+    keys_set: tuple[str, ...] = ()  # names of keys of the store that it has set, with # for each number (bounded)
     free_threads: int = 0  # threads besides `threads` that may yet issue something, or let go of a lock
     modules: tuple[ModuleView, ...] = ()  # in whose forwards operations were made, with the mode of each (bounded)
     modes: tuple[ModuleView, ...] = ()  # modes of such modules now, where a thread has stood still for a while

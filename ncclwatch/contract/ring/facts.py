@@ -7,10 +7,11 @@ Written by `rank.checks.facts` (the word FACTS of the ring is its id), and nowhe
      "rng": {"call": str, "saved": int, "present": int, "own": int, "file": str, "line": int, "function": str,
              "at_ns": int of CLOCK_MONOTONIC},
      "thread": {"name": str, "exception": str, "file": str, "line": int, "function": str,
-                "at_ns": int of CLOCK_MONOTONIC}}
+                "at_ns": int of CLOCK_MONOTONIC},
+     "keys": {"set": [str]}}
 
-What each means is said at `DeviceView`, `RngRestore` and `EndedThread`. The text is the rank's and may be anything:
-what does not fit is left out.
+What each means is said at `DeviceView`, `RngRestore`, `EndedThread` and `RankView.keys_set`. The text is the rank's and
+may be anything: what does not fit is left out.
 """
 
 from typing import NamedTuple
@@ -22,6 +23,8 @@ from ncclwatch.contract.model.rank import CallSite, EndedThread, RngRestore
 DEVICE = "device"
 RNG = "rng"
 THREAD = "thread"
+KEYS = "keys"
+KEYS_MAX = 64  # that are read
 
 
 class Facts(NamedTuple):
@@ -32,6 +35,7 @@ class Facts(NamedTuple):
     rng_ns: int = 0
     thread: EndedThread | None = None
     thread_ns: int = 0
+    keys: tuple[str, ...] = ()
 
 
 def parse(text: str) -> Facts:
@@ -39,13 +43,15 @@ def parse(text: str) -> Facts:
     found = foreign_json.read(text) if text else {}
     if not isinstance(found, dict):
         return Facts()
-    rng, thread = found.get(RNG), found.get(THREAD)
+    rng, thread, keys = found.get(RNG), found.get(THREAD), found.get(KEYS)
+    set_ = keys.get("set") if isinstance(keys, dict) else None
     return Facts(
         device=_device(found.get(DEVICE)),
         rng=_rng(rng) if isinstance(rng, dict) else None,
         rng_ns=_number(rng.get("at_ns")) if isinstance(rng, dict) else 0,
         thread=_thread(thread) if isinstance(thread, dict) else None,
         thread_ns=_number(thread.get("at_ns")) if isinstance(thread, dict) else 0,
+        keys=tuple(map(_text, set_[:KEYS_MAX])) if isinstance(set_, list) else (),
     )
 
 

@@ -60,13 +60,16 @@ def ask(recorder: Recorder, question: Callable[[], Answer]) -> Answer | None:
         return None
 
 
-def enter(recorder: Recorder, kind: WaitKind, depth: int, number: int = 0) -> bytes | None:
+def enter(recorder: Recorder, kind: WaitKind, depth: int, number: int = 0, name: str = "") -> bytes | None:
     """Say that this thread enters a wait at the user's line `depth` frames out; returns what `leave` takes.
 
-    `number`: of the process group that it makes.
+    `number`: of the process group that it makes; `name`: what it waits for.
     """
     try:
-        return recorder.enter(kind, recorder.sites.here(depth + 1), number=number)
+        site = recorder.sites.here(depth + 1)
+        if name:
+            site = recorder.sites.labelled(site, recorder.sites.label(name))
+        return recorder.enter(kind, site, number=number)
     except Exception:
         count_gap(recorder)
         return None

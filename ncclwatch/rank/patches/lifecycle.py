@@ -12,7 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import MAKING_MEMBERS_MAX, NO_GROUP, Word
-from ncclwatch.rank.patches import chosen_device, guarded
+from ncclwatch.rank.patches import chosen_device, guarded, keys
 from ncclwatch.rank.patches.groups import group_of, known_groups
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
@@ -40,7 +40,10 @@ def install(patches: Patches, current: Current, begin: Begin) -> None:
     patches.replace(c10d, "rendezvous", lambda f: _make_rendezvous(f, current))
     patches.replace(c10d, "_new_process_group_helper", lambda f: _make_waiting(f, current, WaitKind.NEW_GROUP))
     for name in ("wait", "get"):
-        patches.replace(_distributed_c10d.Store, name, lambda f: _make_waiting(f, current, WaitKind.STORE))
+        patches.replace(
+            _distributed_c10d.Store, name, lambda f: _make_waiting(f, current, WaitKind.STORE, name_of=keys.awaited)
+        )
+    keys.install(patches, current)
 
 
 def _make_new_group(original: Callable[..., object], current: Current) -> Callable[..., object]:
@@ -113,7 +116,11 @@ def _meets_alone(given: Mapping[str, object]) -> bool:
 
 
 def _make_waiting(
-    original: Callable[..., object], current: Current, kind: WaitKind, number_of: Callable[..., int] | None = None
+    original: Callable[..., object],
+    current: Current,
+    kind: WaitKind,
+    number_of: Callable[..., int] | None = None,
+    name_of: Callable[..., str] | None = None,
 ) -> Callable[..., object]:
     @functools.wraps(original)
     def waiting(*args: object, **kwargs: object) -> object:
@@ -125,7 +132,8 @@ def _make_waiting(
             return original(*args, **kwargs)
         state.group_wait = True
         number = guarded.ask(recorder, lambda: number_of(*args, **kwargs)) if number_of is not None else 0
-        outer = guarded.enter(recorder, kind, 2, number or 0)
+        name = guarded.ask(recorder, lambda: name_of(recorder, *args, **kwargs)) if name_of is not None else ""
+        outer = guarded.enter(recorder, kind, 2, number or 0, name or "")
         try:
             return original(*args, **kwargs)
         finally:

@@ -26,7 +26,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     free_threads RANKS N                       so many threads that have issued nothing may do so yet
     made RANKS GROUP SITE                      where these ranks made the group
     named RANKS GROUP NAME                     at the end: these ranks know the group by another name
-    key RANKS SITE for S                       waits for a key of the store
+    key RANKS SITE for S [name NAME]           waits for a key of the store
+    keys RANKS NAME...                         the names of keys that they have set
     at RANKS SITE [still S] [in data|save] [cpu S] [io S]   outside of everything
     stopped RANKS for S                        state T
     gil RANKS for S [busy] [cpu=S] [io=S]      no pulse for so long

@@ -218,10 +218,17 @@ def making(state: State, words: list[str]) -> None:
 
 
 def key(state: State, words: list[str]) -> None:
-    """key RANKS SITE for S: waits for a key of the store."""
-    age_s = float(options_of(words[2:])["for"])
+    """key RANKS SITE for S [name NAME]: waits for a key of the store."""
+    found = options_of(words[2:])
+    wait = WaitView(kind=WaitKind.STORE, age_s=float(found["for"]), site=site_of(words[1]), label=found.get("name", ""))
     for rank in ranks_of(words[0]):
-        state.block(rank, WaitView(kind=WaitKind.STORE, age_s=age_s, site=site_of(words[1])))
+        state.block(rank, wait)
+
+
+def keys(state: State, words: list[str]) -> None:
+    """keys RANKS NAME...: what keys they have set."""
+    for rank in ranks_of(words[0]):
+        state.change(rank, keys_set=tuple(words[1:]))
 
 
 def modes(state: State, words: list[str]) -> None:
@@ -279,6 +286,7 @@ COMMANDS: Mapping[str, Command] = {
     "init": init,
     "making": making,
     "key": key,
+    "keys": keys,
     "modes": modes,
     "engine": engine,
 }

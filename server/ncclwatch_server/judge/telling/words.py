@@ -36,6 +36,8 @@ def wait_words(wait: WaitView) -> str:
         return f"{wait.kind.value}{other}"
     if wait.kind is WaitKind.LOCK:
         return f"flock on {wait.label or 'a file'}"
+    if wait.kind is WaitKind.STORE and wait.label:
+        return f"a lookup of the key {wait.label} on the rendezvous store"
     words = WAIT_WORDS.get(wait.kind) or wait.op.value
     return f"{words} of {wait.label}" if wait.label else words
 

@@ -203,15 +203,18 @@ def _by_kind(case: Case, found: Circle) -> Circle | None:
 def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
     """Return who should have set a key: the one that went on to a call which none of those who wait for it has made.
 
-    They are most, and at one line. Which of several did not set it, or which key it was, nobody knows.
+    They are most, and at one line, and it alone has set keys of that name before. Else nobody knows who should have set
+    it, or whether it was set by another name.
     """
     waiters = tuple(sorted({block.rank for block in keys}))
     others = tuple(rank for rank in found.guilty if rank not in waiters)
     ahead = all(
         set(waiters) <= set(case.graph.absent[block.operation]) for block in found.blocks if block.rank in others
     )
-    one = len(others) == 1 and len({block.wait.site for block in keys}) == 1
-    known = one and ahead and majority((waiters, others)) is waiters
+    names = {(block.wait.site, block.wait.label) for block in keys}
+    one = len(others) == 1 and len(names) == 1
+    setters = {rank for rank, view in case.views.items() for _, name in names if name and name in view.keys_set}
+    known = one and ahead and setters == set(others) and majority((waiters, others)) is waiters
     guilty = others if known else found.guilty
     return replace(found, closed=Closed.KEY, guilty=guilty, decided=known, waiters=waiters)
 
@@ -229,7 +232,8 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
         blocks = [each for each in found.blocks if not set(waited_for(case.graph, each)).isdisjoint(makers)]
         missed = {rank for block in making for rank in case.graph.absent[block.operation]}
         away = tuple(rank for rank in others if rank in missed and any(block.rank == rank for block in blocks))
-        return replace(found, closed=Closed.MEETING_MISSED, guilty=away or others, making=making)
+        away = away or tuple(rank for rank in others if rank in missed) or others
+        return replace(found, closed=Closed.MEETING_MISSED, guilty=away, making=making)
     first = making[0]
     note = rank_condition(case.views[makers[0]], first.wait.site, _MEETINGS[first.wait.kind])
     of_members = first.wait.members and (note is None or not first.wait.seq)

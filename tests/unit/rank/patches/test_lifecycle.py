@@ -1,4 +1,7 @@
-"""Who waits to make a group, or to initialise, says for how many ranks, or that these are not all of the job."""
+"""Who waits to make a group, or to initialise, says for how many ranks, or that these are not all of the job.
+
+Who waits for a key of the store names it without its numbers, and so does who has set one.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,12 +11,13 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import torch.distributed as dist  # noqa: E402 - needs torch
+from torch._C import _distributed_c10d  # noqa: E402
 from torch.distributed import distributed_c10d as c10d  # noqa: E402
 
-from ncclwatch.contract.model.rank import WaitKind  # noqa: E402
+from ncclwatch.contract.model.rank import RankView, WaitKind  # noqa: E402
 from ncclwatch.contract.ring.reader import Ring  # noqa: E402
 from ncclwatch.contract.ring.views import Picture, rank_view  # noqa: E402
-from ncclwatch.rank.patches import lifecycle  # noqa: E402
+from ncclwatch.rank.patches import keys, lifecycle  # noqa: E402
 from ncclwatch.rank.patches.patching import Patches  # noqa: E402
 from ncclwatch.rank.recorder import Recorder  # noqa: E402
 from ncclwatch.rank.ring.ringfile import RingFile  # noqa: E402
@@ -117,3 +121,65 @@ def test_parts_of_a_group_that_not_all_ranks_are_in_have_no_number(seen: Seen):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     whole, part = dist.group.WORLD, dist.new_group([0])
     assert [lifecycle._number_of({"parent_pg": parent}) for parent in (None, whole, part)] == [2, 2, 0]
+
+
+def read(recorder: Recorder) -> RankView:
+    with Ring(recorder.ring.path) as ring:
+        return rank_view(Picture.of(ring, 1 << 62))
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Recorder, list[tuple[WaitKind, str]]]]:
+    """Give a recorder, and what its ring says of the main thread's wait whenever a store is asked for a key."""
+    recorder = Recorder(RingFile(str(tmp_path / "0-1.ring"), rank=0, local_rank=0, world=(4, 4), attempt=0))
+    waits: list[tuple[WaitKind, str]] = []
+    original = _distributed_c10d.Store.get
+
+    def get(*args: object, **kwargs: object) -> object:
+        wait = read(recorder).threads[0].wait
+        assert wait is not None
+        waits.append((wait.kind, wait.label))
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(_distributed_c10d.Store, "get", get)
+    patches = Patches()
+    lifecycle.install(patches, lambda: recorder, lambda given: None)
+    yield recorder, waits
+    patches.restore()
+
+
+def test_a_wait_names_its_key_without_numbers(asked: tuple[Recorder, list[tuple[WaitKind, str]]]):
+    recorder, waits = asked
+    store = dist.PrefixStore("job", dist.HashStore())
+    store.set("chunk-7/of-12", "x")
+    store.get("chunk-7/of-12")
+    assert waits == [(WaitKind.STORE, "chunk-#/of-#")]
+    assert read(recorder).threads[0].wait is None
+
+
+def test_the_names_of_keys_that_were_set_are_kept_once(asked: tuple[Recorder, list[tuple[WaitKind, str]]]):
+    recorder, _ = asked
+    store = dist.HashStore()
+    for number in range(5):
+        store.set(f"chunk-{number}", "x")
+    store.set("ready", "x")
+    assert read(recorder).keys_set == ("chunk-#", "ready")
+
+
+def test_names_beyond_the_bound_are_left_out(asked: tuple[Recorder, list[tuple[WaitKind, str]]]):
+    recorder, waits = asked
+    store = dist.HashStore()
+    names = [f"name-{chr(97 + n)}" for n in range(keys.NAMES_MAX + 2)]
+    for name in names:
+        store.set(name, "x")
+        store.get(name)
+    assert read(recorder).keys_set == tuple(names[: keys.NAMES_MAX])
+    assert [label for _, label in waits] == [*names[: keys.NAMES_MAX], "", ""]
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("a1", "a#"), (["b1", "b22"], "b#"), (["b", "c"], ""), ([], ""), (None, ""), ("x" * 99, "x" * keys.NAME_MAX)],
+)
+def test_a_key_has_a_name(key: object, name: str):
+    assert keys.name_of(key) == name

@@ -11,6 +11,7 @@ from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condit
 from ncclwatch_server.judge.theory.roots import NamedApartRoot, Place
 from ncclwatch_server.judge.theory.waits.group_identity import name_of
 from ncclwatch_server.judge.theory.waits.made_groups import (
+    Made,
     Unequal,
     by_most,
     unequal_groups,
@@ -34,7 +35,7 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
         return alone
     if not any(_may_be_named_apart(block) for block in blocks):
         return alone
-    found = unequal_groups(case.views) or _unlike(blocks)
+    found = unequal_groups(case.views) or _unlike(blocks) or _apart(case, blocks)
     crossed = _crossed(case, blocks) if found is not None else frozenset()
     stuck = tuple(
         block
@@ -52,13 +53,16 @@ def find_named_apart(case: Case) -> NamedApartRoot | None:
     others = found.usual.ranks if found.usual is not None else ()
     makers = tuple(sorted(others if found.missed else sites if decided else {*sites, *others}))
     waiting = {block.rank for block in stuck}
+    held = waiting.union(
+        rank for rank in makers if rank in case.graph.blocks
+    )  # a maker at work holds nobody up for ever
     # Some who meet by a wrong name may come through, or find an error.
     may_end = found.shared or any(block.operation in crossed for block in stuck)
     return NamedApartRoot(
         hangs=Certainty.STALLED if may_end else Certainty.PROVEN,
         ranks=makers,
         decided=decided,
-        victims=tuple(sorted({*waiting, *victims_of(case.graph, {*makers, *waiting})} - set(makers))),
+        victims=tuple(sorted({*waiting, *victims_of(case.graph, held)} - set(makers))),
         blocks=stuck,
         place=Place(group=str(found.number), op=WaitKind.NEW_GROUP.value),
         onset_s=onset_s(stuck),
@@ -101,6 +105,32 @@ def _unlike(blocks: Sequence[Block]) -> Unequal | None:
     return unequal_members({rank: wait for rank, wait in waits.items() if wait.age_s >= ALONE_S})
 
 
+def _apart(case: Case, blocks: Sequence[Block]) -> Unequal | None:
+    """Return groups of one name without a common member, of which one makes no progress.
+
+    Each was made by its members only, and they may have met those of another one. Where all ranks make all groups,
+    these have different names. A group that has completed anything has met its own members; and a device connects in
+    its first collective, for as long as it takes.
+    """
+    first = [block for block in blocks if block.operation.seq == 1 and not block.on_device and _is_crossed(case, block)]
+    for name in dict.fromkeys(name_of(block.operation.group) for block in first):
+        held: dict[tuple[int, ...], list[int]] = {}
+        sites = {}
+        for rank, view in case.views.items():
+            for group in view.groups:
+                if name.isdecimal() and name_of(group.name) == name and group.ranks:
+                    held.setdefault(group.ranks, []).append(rank)
+                    sites[group.ranks] = group.site
+        if len(held) > 1 and sum(map(len, held)) == len({rank for members in held for rank in members}):
+            sides = (Made(ranks=tuple(ranks), members=members, site=sites[members]) for members, ranks in held.items())
+            return Unequal(number=int(name), extra=tuple(sides), usual=None, shared=True)
+    return None
+
+
+def _is_crossed(case: Case, block: Block) -> bool:
+    return block.wait.age_s >= CROSSED_S and name_of(block.operation.group) != "0" and _have_all_entered(case, block)
+
+
 def _may_be_named_apart(block: Block) -> bool:
     return block.operation.kind is WaitKind.NEW_GROUP or name_of(block.operation.group).isdecimal()
 
@@ -137,14 +167,17 @@ def _crossed(case: Case, blocks: Sequence[Block]) -> frozenset[Operation]:
 
     Through the store, each finds the others of its group by that name: they may have connected to the wrong ones.
     """
-    inside = {block.operation for block in blocks if block.wait.age_s >= CROSSED_S and _have_all_entered(case, block)}
+    inside = {block.operation for block in blocks if _is_crossed(case, block)}
     if not inside:
         return frozenset()
     groups = {group.name: group.ranks for view in case.views.values() for group in view.groups}
-    held = Counter((name_of(name), rank) for name, ranks in groups.items() for rank in ranks)
-    return frozenset(each for each in inside if any(held[name_of(each.group), rank] > 1 for rank in each.members))
+    lists = Counter(map(name_of, groups))
+    return frozenset(each for each in inside if lists[name_of(each.group)] > 1)
 
 
 def _have_all_entered(case: Case, block: Block) -> bool:
     operation = block.operation
-    return operation.kind is WaitKind.COLLECTIVE and not operation.unnamed and not case.graph.absent[operation]
+    if operation.kind is not WaitKind.COLLECTIVE or operation.unnamed:
+        return False
+    graph = case.graph
+    return not (graph.absent[operation] or graph.untold[operation] or graph.unseen[operation])
