@@ -49,7 +49,7 @@ _TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
 SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
 LAST_WORD_S = 6.0  # in which a process that has left its program ends, and the kernel tells the code
-_LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE, WaitKind.LOCK)
+_LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
 _TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 

@@ -218,10 +218,11 @@ def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
 def _seen_together(view: RankView, holder: RankView) -> bool:
     """Say whether what is seen of the holder of a lock is so while it holds that.
 
-    Not if it waits for that lock itself: it has got it since. Nor if it came to where it waits after it was seen to
-    hold the lock: it may have let go of it before.
+    Not if it has ended, which releases the lock, or waits for that lock itself: it has got it since. Nor if it came to
+    where it waits after it was seen to hold the lock: it may have let go of it before.
     """
-    if holder.process.lock_holder and holder.process.lock_path == view.process.lock_path:
+    came_later = holder.process.lock_holder and holder.process.lock_path == view.process.lock_path
+    if holder.ending is not None or came_later:
         return False
     waits = (thread.wait for thread in holder.threads if thread.main and thread.wait is not None)
     return all(holder.news_age_s + wait.age_s >= view.news_age_s + view.taken_s for wait in waits)

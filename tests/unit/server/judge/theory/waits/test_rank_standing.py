@@ -6,6 +6,7 @@ import pytest
 
 from ncclwatch.contract.model.job import JobSnapshot
 from ncclwatch.contract.model.rank import (
+    Ending,
     FileView,
     GroupView,
     Op,
@@ -173,6 +174,7 @@ def holder(pid: int = 7, host: str = "h") -> RankView:
         (holder(), 0.4, False),
         (holder(8), 9.0, False),
         (holder(host="other"), 9.0, False),  # the same number on another node
+        (replace(holder(), ending=Ending(kind="exited", exit_code=0)), 9.0, False),  # its end has released the lock
     ],
 )
 def test_who_waits_for_a_file_lock_waits_for_the_rank_that_holds_it(other: RankView, still_s: float, blocked: bool):
