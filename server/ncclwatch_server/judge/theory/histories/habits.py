@@ -137,8 +137,7 @@ def departs_from_habit(view: RankView, current: OpView, others: Collection[RankV
 
 def departs_by_key(view: RankView, current: OpView, others: Collection[RankView] = ()) -> tuple[bool | None, ...]:
     """Return the same by callers, sizes and lines, by sizes and lines, and by lines; the next where nothing repeats."""
-    at = next((n for n, op in enumerate(view.history) if _is(op, current)), len(view.history))
-    before = view.history[:at]
+    before = tuple(itertools.takewhile(lambda op: not _is_or_follows(op, current), view.history))
     found: list[bool | None] = [None]
     for key in reversed(_KEYS):
         turn = _turn_by(key, before, current)
@@ -269,8 +268,11 @@ def _went(others: Collection[RankView], before: OpView, after: OpView) -> bool:
     )
 
 
-def _is(op: OpView, other: OpView) -> bool:
-    return (op.group, op.seq, op.op) == (other.group, other.seq, other.op)
+def _is_or_follows(op: OpView, current: OpView) -> bool:
+    """Say whether an operation is the current one, or one of its group after it: that may be forgotten by now."""
+    if (op.group, op.seq, op.op) == (current.group, current.seq, current.op):
+        return True
+    return op.group == current.group and op.seq > current.seq and not (op.op.is_p2p or current.op.is_p2p)
 
 
 def _habit_key(op: OpView) -> Key:

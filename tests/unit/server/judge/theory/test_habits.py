@@ -155,6 +155,12 @@ def test_the_operation_itself_is_no_part_of_its_habit():
     assert departs_from_habit(rank(0, [*LOOP, op(10, 50)]), op(10, 50)) is True
 
 
+def test_what_came_after_a_call_is_no_habit_before_it():
+    later = lines(*[44, 45, 50] * 4)[1:]
+    assert departs_from_habit(rank(0, later), op(1, 50)) is None, "its ring has forgotten the call itself"
+    assert departs_from_habit(rank(0, later), op(13, 50)) is True
+
+
 @pytest.mark.parametrize(("length", "known"), [(PERIOD_MAX, True), (PERIOD_MAX + 1, None)])
 def test_a_long_iteration_is_a_habit_too(length: int, known: bool | None):
     iteration = range(100, 100 + length)
