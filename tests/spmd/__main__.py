@@ -33,22 +33,23 @@ def main() -> int:
         print("\n".join(lines_of(found)))
         return 1 if found.certain_wrong else 0
     began_s, used_s = time.perf_counter(), time.process_time()
-    kinds: Counter[tuple[str, str, str]] = Counter()
-    first: dict[tuple[str, str, str], Counterexample] = {}
+    kinds: Counter[tuple[bool, tuple[str, str, str]]] = Counter()
+    first: dict[tuple[bool, tuple[str, str, str]], Counterexample] = {}
     for seed in range(given.seed, given.seed + given.count):
-        for found in judged(draw(seed)):
-            kinds[found.kind] += 1
-            first.setdefault(found.kind, found)
+        for each in judged(draw(seed)):
+            key = is_known(each), each.kind
+            kinds[key] += 1
+            first.setdefault(key, each)
     took_s, used_s = time.perf_counter() - began_s, time.process_time() - used_s
     print(
         f"{given.count} programs from seed {given.seed} in {took_s:.1f} s: {given.count / used_s:.0f} a second of CPU"
     )
-    for kind, number in kinds.most_common():
-        mark = "known" if is_known(first[kind]) else "NEW  "
-        print(f"{number:6} {mark} {' '.join(kind):50} first by seed {first[kind].trial.seed}")
-    new = [found for found in first.values() if not is_known(found)]
-    for found in first.values() if given.show else new[:1]:
-        print(f"\n{' '.join(found.kind)}, seed {found.trial.seed}, made small:\n{text_of(shrunk(found))}")
+    for (known, kind), number in kinds.most_common():
+        mark, seed = "known" if known else "NEW  ", first[known, kind].trial.seed
+        print(f"{number:6} {mark} {' '.join(kind):50} first by seed {seed}")
+    new = [each for (known, _), each in first.items() if not known]
+    for each in first.values() if given.show else new[:1]:
+        print(f"\n{' '.join(each.kind)}, seed {each.trial.seed}, made small:\n{text_of(shrunk(each))}")
     return 1 if new else 0
 
 
