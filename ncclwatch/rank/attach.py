@@ -83,6 +83,7 @@ def _attach(native: bool | str) -> None:
         chosen_device,
         collectives,
         compilers,
+        file_locks,
         lifecycle,
         models,
         names,
@@ -110,6 +111,7 @@ def _attach(native: bool | str) -> None:
         models.install(patches, current)
         saves.install(patches, current)
         rng.install(patches, current, warn)
+        file_locks.install(patches, current)
         rpc.install(patches, current, warn)
         chosen_device.install(patches, current)
         compilers.install(patches)

@@ -21,6 +21,7 @@ WIDE = {
     "server/ncclwatch_server/ui",
     "server/ncclwatch_server/offline",
     # The same of tests, and of the programs that they run.
+    "tests/unit/rank/patches",
     "tests/integration",
     "tests/integration/programs",
     "tests/zoo/programs",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LOCKS_BYTES_MAX = 1 << 18
+POLL_S_MAX = 3.0  # between two tries; who has not tried for longer does something else
 FDS_MAX = 512  # of one process, looked through for the name of its lock
 
 
@@ -16,6 +17,16 @@ class LockWait:
 
     holder: int  # pid, as this machine counts
     inode: int
+    polled_s: float = 0.0  # for how long it has tried again and again; 0: it waits in the kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """A lock that a process has tried to take and did not get, by its own record."""
+
+    inode: int
+    for_s: float  # since the first try
+    tried_s: float  # since the last one
 
 
 def may_be_in_lock(place: str) -> bool:
@@ -46,16 +57,40 @@ def parse_locks(text: str, pid: int) -> LockWait | None:
     return None
 
 
+def parse_holder(text: str, inode: int) -> int:
+    """Return who holds a lock on a file by /proc/locks: its pid, 0 if nobody does or it is unknown."""
+    for line in text.splitlines():
+        fields = line.split()
+        if len(fields) < 6 or fields[1] not in ("FLOCK", "POSIX", "OFDLCK"):
+            continue
+        if fields[5].endswith(f":{inode}") and fields[4].isdigit():
+            return int(fields[4])
+    return 0
+
+
 def lock_wait(pid: int) -> LockWait | None:
     """Return which lock a process waits for now, None if for none or nobody may look."""
+    return parse_locks(_locks(), pid)
+
+
+def polled_lock(polled: Polled | None) -> LockWait | None:
+    """Return the lock that a process polls for, None if it has stopped that or nobody is seen to hold it."""
+    if polled is None or polled.tried_s > POLL_S_MAX:
+        return None
+    holder = parse_holder(_locks(), polled.inode)
+    return LockWait(holder=holder, inode=polled.inode, polled_s=polled.for_s) if holder else None
+
+
+def _locks() -> str:
+    """Return what the kernel tells of all file locks, "" if nobody may look."""
     try:
         fd = os.open("/proc/locks", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return None
+        return ""
     try:
-        return parse_locks(os.read(fd, LOCKS_BYTES_MAX).decode(errors="replace"), pid)
+        return os.read(fd, LOCKS_BYTES_MAX).decode(errors="replace")
     except OSError:
-        return None
+        return ""
     finally:
         os.close(fd)
 

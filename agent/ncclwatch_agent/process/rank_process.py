@@ -11,7 +11,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
 from ncclwatch_agent.process.answers import Pauses, awaits_answer, awaits_children
 from ncclwatch_agent.process.births import Births
-from ncclwatch_agent.process.file_locks import lock_path, lock_wait, may_be_in_lock
+from ncclwatch_agent.process.file_locks import Polled, lock_path, lock_wait, may_be_in_lock, polled_lock
 from ncclwatch_agent.process.halted import is_halted
 from ncclwatch_agent.process.pidfd import PidFd
 from ncclwatch_agent.process.procfs import ProcFile, Stat, descendants, kernel_place, parse_io, parse_stat, read_text
@@ -268,16 +268,18 @@ class ProcessWatch:
                 self._exit_status = self.pidfd.exit_status()
         return self._exit_status
 
-    def view(self, now_ns: int) -> ProcessView:
-        """Return what is known of the process now."""
+    def view(self, now_ns: int, polled: Polled | None = None) -> ProcessView:
+        """Return what is known of the process now. `polled` is what it says itself of a lock."""
         asleep = self.state is ProcessState.SLEEPING
         place = self.in_kernel(self.pid)
         lock = lock_wait(self.pid) if asleep and may_be_in_lock(place) else None
+        lock = lock or (polled_lock(polled) if asleep else None)
         self._watch_holder(lock.holder if lock else 0)
         pauses = asleep and self._pauses.look(now_ns / 1e9)
         return ProcessView(
             lock_holder=lock.holder if lock else 0,
-            lock_path=lock_path(self.pid, lock.inode) if lock else "",
+            lock_path=lock_path(lock.holder if lock.polled_s else self.pid, lock.inode) if lock else "",
+            lock_polled_s=lock.polled_s if lock else 0.0,
             state=self.state,
             cpu_still_s=self._cpu.still_s(now_ns),
             io_still_s=0.0 if self._counters.io_unknown else self._io.still_s(now_ns),

@@ -14,7 +14,7 @@ from ncclwatch.contract import config
 from ncclwatch.contract.digests import PROCESS_STATES
 from ncclwatch.contract.machine.boot import host_name, pid_namespace
 from ncclwatch.contract.machine.private_dirs import open_private
-from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView
+from ncclwatch.contract.model.rank import CallSite, Ending, LockFile, ProcessState, RankView, ThreadView, WaitKind
 from ncclwatch.contract.on_hang.ways import RAISE
 from ncclwatch.contract.ring import views
 from ncclwatch.contract.ring.layout import Flag, LoaderFlag, Word
@@ -22,6 +22,7 @@ from ncclwatch.contract.ring.reader import Ring, Words
 from ncclwatch.contract.ring.rows import GroupRow, ThreadRow, named_apart
 from ncclwatch.contract.ring.views import Picture, age_s, parse_note
 from ncclwatch.contract.wire import Loop
+from ncclwatch_agent.process.file_locks import Polled
 from ncclwatch_agent.process.rank_process import ProcessWatch
 from ncclwatch_agent.ranks.delays import Delays
 from ncclwatch_agent.ranks.device_waits import DeviceHabit, MessageAges
@@ -33,6 +34,7 @@ from ncclwatch_agent.saves.lock_files import lock_file
 from ncclwatch_agent.saves.progress import SaveWatch
 
 UNTOLD_S = 8.0  # a host that has stood so long may be held up by its device, where nobody tells what that has finished
+_OWN_WAITS = (WaitKind.DATA, WaitKind.SAVE)  # in which a rank runs code of its own
 _UNTOLD = Flag.ASYNC | Flag.BLIND
 STALE_PULSE_S = 5.0  # a process nobody can see, whose pulse is younger, lives in another PID namespace
 _STATE_CODE = {state: code for code, state in enumerate(PROCESS_STATES)}
@@ -240,7 +242,7 @@ class LocalRank:
         return replace(
             view,
             host=view.host or _HOST,
-            process=replace(self.watch.view(now_ns), lock_file=self._lock_file(view)),
+            process=replace(self.watch.view(now_ns, _polled(picture, view)), lock_file=self._lock_file(view)),
             ending=self.ending,
             threads=tuple(self._with_kernel(thread, now_ns) for thread in view.threads),
             saves=self._saves.views(picture, visible=self.is_here),
@@ -289,3 +291,14 @@ def sites_to_read(view: RankView) -> tuple[CallSite, ...]:
     found += [site for op in reversed(view.history) for site in _route(view, op.route) or (op.site,)]
     distinct = dict.fromkeys(site for site in found if site is not None)
     return tuple(distinct)[: config.SOURCES_MAX]
+
+
+def _polled(picture: Picture, view: RankView) -> Polled | None:
+    """Return the file lock that a rank says it polls for, None if it has got it or has gone on to an operation."""
+    words = picture.words
+    inode = words[Word.LOCK_POLLED]
+    inside = any(each.wait is not None and each.wait.kind not in _OWN_WAITS for each in view.threads if each.main)
+    if not inode or inside:
+        return None
+    for_s, tried_s = (picture.age_s(words[word]) for word in (Word.LOCK_SINCE_NS, Word.LOCK_TRIED_NS))
+    return Polled(inode=inode, for_s=for_s, tried_s=tried_s)

@@ -288,6 +288,7 @@ class ProcessView:
     in_kernel: str = ""
     lock_holder: int = 0  # pid that holds the file lock this process waits for; 0: it waits for none
     lock_path: str = ""  # of that file, where it can be found
+    lock_polled_s: float = 0.0  # it has tried again and again for that lock for so long; 0: the kernel makes it wait
     stopped_child: int = 0  # pid of a process that it started, in state T; 0: none is
     killed_child: int = 0  # pid of one that a signal has ended, and that nobody has waited for; 0: none
     killed_by: int = 0  # that signal

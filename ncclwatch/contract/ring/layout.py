@@ -93,11 +93,14 @@ class Word:
     MEMBERS_USED = 31
     FREE_THREADS = 32  # threads of Python without a row that may act by themselves, see `free_threads`
     GROUPS_HELD = 33  # groups that torch knew on this rank when a thread last came to new_group; 0: unknown
+    LOCK_POLLED = 34  # inode of the file whose lock the main thread tried to take last, and did not get; 0: it got it
+    LOCK_SINCE_NS = 35  # first of these tries
+    LOCK_TRIED_NS = 36  # last of them
 
 
 FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 STRING_LENGTH = struct.Struct("<H")
-WORDS = struct.Struct("<34Q")  # up to the last in use
+WORDS = struct.Struct("<37Q")  # up to the last in use
 
 
 class Flag:

@@ -57,6 +57,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     refused RANKS                              the kernel does not tell of their I/O
     sampled RANKS same S [in FUNCTION]         their stack was seen, the same for so long; 0: it has just changed
     lock RANK HOLDER PATH SITE for S           waits for a file lock that a rank holds, or "pid" for a stranger
+                               polled S        tries to take it again and again
     caught RANKS "Type: text" S                handled so long ago, and no more
     over RANKS for S                           their program is over, and the interpreter waits for a thread
     lock_file RANKS PATH [by PID] [ended 1]    they cannot make a file because it is there, and whose it is

@@ -213,11 +213,11 @@ def kernel(state: State, words: list[str]) -> None:
 
 
 def lock(state: State, words: list[str]) -> None:
-    """lock RANK HOLDER PATH SITE for S: waits for a file lock that another process holds (a rank, or "pid")."""
-    rank, age_s = int(words[0]), float(options_of(words[4:])["for"])
-    at(state, [words[0], words[3], "still", str(age_s)])
+    """lock RANK HOLDER PATH SITE for|polled S: waits for a file lock that another process holds (a rank, or "pid")."""
+    rank, options = int(words[0]), options_of(words[4:])
+    at(state, [words[0], words[3], *(("still", options["for"]) if "for" in options else ())])
     holder = 999 if words[1] == "pid" else 1000 + int(words[1])
-    state.process(rank, lock_holder=holder, lock_path=words[2])
+    state.process(rank, lock_holder=holder, lock_path=words[2], lock_polled_s=float(options.get("polled", 0)))
 
 
 def lock_file(state: State, words: list[str]) -> None:

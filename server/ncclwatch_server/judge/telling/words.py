@@ -35,7 +35,7 @@ def wait_words(wait: WaitView) -> str:
         other = f" {'to' if wait.kind is WaitKind.SEND else 'from'} rank {wait.peer}" if wait.peer >= 0 else ""
         return f"{wait.kind.value}{other}"
     if wait.kind is WaitKind.LOCK:
-        return f"flock on {wait.label or 'a file'}"
+        return f"an attempt to lock {wait.label or 'a file'}"
     if wait.kind is WaitKind.STORE and wait.label:
         return f"a lookup of the key {wait.label} on the rendezvous store"
     words = WAIT_WORDS.get(wait.kind) or wait.op.value

@@ -11,11 +11,15 @@ from pathlib import Path
 import pytest
 
 from ncclwatch_agent.process.file_locks import (
+    POLL_S_MAX,
     LockWait,
+    Polled,
     lock_path,
     lock_wait,
     may_be_in_lock,
+    parse_holder,
     parse_locks,
+    polled_lock,
 )
 
 LOCKS = """\
@@ -53,6 +57,22 @@ def test_a_holder_in_another_container_is_unknown():
 
 def test_lines_that_nobody_understands_are_left_out():
     assert parse_locks("nonsense\n2: -> what\n" + LOCKS, 11) == LockWait(holder=10, inode=700)
+
+
+@pytest.mark.parametrize(("inode", "holder"), [(700, 10), (800, 20), (900, 0), (70, 0)])
+def test_who_holds_the_lock_of_a_file_stands_first(inode: int, holder: int):
+    assert parse_holder(f"nonsense\n{LOCKS}", inode) == holder
+    assert parse_holder(LOCKS.replace("WRITE 20", "WRITE -1"), 800) == 0
+
+
+def test_a_lock_is_polled_for_as_long_as_it_is_tried_and_somebody_holds_it(tmp_path: Path):
+    with (tmp_path / "lock").open("w") as file:
+        inode = os.fstat(file.fileno()).st_ino
+        polled = Polled(inode=inode, for_s=9.0, tried_s=POLL_S_MAX)
+        assert polled_lock(polled) is None
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert polled_lock(polled) == LockWait(holder=os.getpid(), inode=inode, polled_s=9.0)
+        assert polled_lock(Polled(inode=inode, for_s=9.0, tried_s=POLL_S_MAX + 0.1)) is None
 
 
 @pytest.mark.parametrize(("take", "name"), [(fcntl.flock, "flock"), (fcntl.lockf, "lockf")])

@@ -197,22 +197,22 @@ def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[B
 
 
 def _lock_blocks(view: RankView, snapshot: JobSnapshot) -> tuple[Block, ...]:
-    """Return the wait for a file lock that another rank of this node holds."""
-    holder = view.process.lock_holder
+    """Return the wait for a file lock, or for a lock file to go, that another rank of this node holds."""
+    process, file = view.process, view.process.lock_file
+    holder = process.lock_holder or (file.writer if file is not None and not file.ended else 0)
     if not holder:  # nearly always, and then nobody is looked for
         return ()
     thread = next((thread for thread in view.threads if thread.main and thread.alive), None)
-    if thread is None:
-        return ()
     rank = next((r for r, other in snapshot.ranks.items() if (other.host, other.pid) == (view.host, holder)), None)
-    if rank is None or rank == view.rank or not _seen_together(view, snapshot.ranks[rank]):
+    if thread is None or rank is None or rank == view.rank or not _seen_together(view, snapshot.ranks[rank]):
         return ()
-    wait = WaitView(kind=WaitKind.LOCK, age_s=thread.cpu_still_s, site=thread.doing, label=view.process.lock_path)
+    path = process.lock_path or (file.path if file else "")
+    age_s = process.lock_polled_s or thread.cpu_still_s
+    wait = WaitView(kind=WaitKind.LOCK, age_s=age_s, site=thread.doing, label=path)
     operation = Operation(group=wait.kind.value, seq=0, members=tuple(sorted((view.rank, rank))), kind=wait.kind,
                           source=view.rank, target=rank)  # fmt: skip
-    if wait.age_s < BLOCKED_S_MIN:
-        return ()
-    return (Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None),)
+    block = Block(rank=view.rank, operation=operation, wait=wait, thread=thread, issued=None)
+    return (block,) if age_s >= BLOCKED_S_MIN else ()
 
 
 def _seen_together(view: RankView, holder: RankView) -> bool:
