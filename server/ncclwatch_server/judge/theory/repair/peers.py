@@ -309,7 +309,7 @@ class Peers:
         return (stage, *(self.roles.role(rank, number) for number in calls))
 
     def shared(self, at: int, other: int) -> Axes:
-        """Return the axes in which two classes are compared."""
+        """Return the axes in which two classes are compared; all of its own with a class itself."""
         key = (at, other) if at < other else (other, at)
         found = self._shared.get(key)
         if found is None:
@@ -384,16 +384,12 @@ class Peers:
         place = self.partings.get((own, other), since)
         if place < since:
             return True
-        axes = self.shared(own, other) if own != other else self._all_axes(own)
+        axes = self.shared(own, other)
         kept = self._kept(own, axes, since)
         before = self.strip(own, axes).roles[kept - 1] if kept else -1
         tail = strip(self.roles, rank, calls[since:], axes, end, after=before)
         theirs = self.strip(other, axes)
         return parting(tail, Strip(theirs.roles[kept:], (), theirs.end)) >= 0
-
-    def _all_axes(self, own: int) -> Axes:
-        rank = self.classes[own][0]
-        return self.roles.shared(rank, rank)
 
     def _kept(self, own: int, axes: Axes, since: int) -> int:
         places = self.strip(own, axes).places
