@@ -163,6 +163,7 @@ class _Writing:
         ring.file.set_word(Word.FORWARDS, view.forwards)
         ring.file.set_word(Word.TIMEOUT_MS, round(view.timeout_s * 1000))
         ring.file.set_word(Word.GROUPS_HELD, view.groups_held)
+        ring.file.set_word(Word.GROUPS_COUNTED, view.groups_counted)
         ring.file.set_word(Word.FREE_THREADS, view.free_threads)
         if view.keys_set:
             ring.recorder.facts.tell(facts.KEYS, set=list(view.keys_set))

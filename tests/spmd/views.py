@@ -99,6 +99,7 @@ def _view(run: Run, rank: int, sight: Sight) -> RankView:
         threads=(standing.thread(),),
         groups=_groups(run, rank, issued, made, at_s),
         keys_set=tuple({_name_of_key(each): None for each in through if each.kind is Kind.KEY and each.root == rank}),
+        groups_counted=run.program.begun_with + len(made) if run.program.late else 0,
         groups_held=len(_held(run, rank, made)) if run.program.late else 0,
         peers=_peers(issued, at_s),
         loaders=_loaders(run.steps[rank][:begun]),

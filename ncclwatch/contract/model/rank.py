@@ -450,6 +450,7 @@ class RankView:
     cuda: DeviceView | None = None  # None: nothing is known of a device
     rng: RngRestore | None = None  # None: nothing was restored that does not fit
     ended_thread: EndedThread | None = None  # the newest; None: no thread was ended by an exception, as far as is known
+    groups_counted: int = 0  # by torch after init_process_group or new_group: the number of the next one; 0: unknown
     groups_held: int = 0  # groups that torch knew here when a thread last came to new_group; 0: unknown
     keys_set: tuple[str, ...] = ()  # names of keys of the store that it has set, with # for each number (bounded)
     free_threads: int = 0  # threads besides `threads` that may yet issue something, or let go of a lock

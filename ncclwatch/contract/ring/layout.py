@@ -96,11 +96,12 @@ class Word:
     LOCK_POLLED = 34  # inode of the file whose lock the main thread tried to take last, and did not get; 0: it got it
     LOCK_SINCE_NS = 35  # first of these tries
     LOCK_TRIED_NS = 36  # last of them
+    GROUPS_COUNTED = 37  # groups that torch had counted here after init_process_group or new_group; 0: unknown
 
 
 FIRST_STRING = 4  # id 0 means "no text", or "no list of members"
 STRING_LENGTH = struct.Struct("<H")
-WORDS = struct.Struct("<37Q")  # up to the last in use
+WORDS = struct.Struct("<38Q")  # up to the last in use
 
 
 class Flag:

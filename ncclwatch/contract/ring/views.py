@@ -216,6 +216,7 @@ def rank_view(picture: Picture) -> RankView:
         cuda=told.device,
         rng=told.rng,
         ended_thread=replace(told.thread, age_s=picture.age_s(told.thread_ns)) if told.thread is not None else None,
+        groups_counted=words[Word.GROUPS_COUNTED],
         groups_held=words[Word.GROUPS_HELD],
         keys_set=told.keys,
         free_threads=words[Word.FREE_THREADS],

@@ -64,6 +64,7 @@ def _make_new_group(original: Callable[..., object], current: Current) -> Callab
         outer = guarded.enter(recorder, WaitKind.NEW_GROUP, 2, number)
         try:
             made = original(*args, **kwargs)
+            guarded.attempt(recorder, _count_groups, recorder)
             if isinstance(made, c10d.ProcessGroup):
                 site = guarded.ask(recorder, lambda: recorder.sites.here(3)) or 0
                 guarded.attempt(recorder, group_of, recorder, made, site)
@@ -80,6 +81,11 @@ def _number_of(given: Mapping[str, object]) -> int:
     if given.get(_LOCALLY) or given.get(_PARENT) not in (None, dist.group.WORLD):
         return 0
     return c10d._world.group_count
+
+
+def _count_groups(recorder: Recorder) -> None:
+    """Record how many groups torch has counted: of one that all ranks make, its number says who has made it."""
+    recorder.ring.set_word(Word.GROUPS_COUNTED, c10d._world.group_count)
 
 
 def _note_making(recorder: Recorder, given: Mapping[str, object]) -> None:
@@ -183,6 +189,7 @@ def note_initialised(recorder: Recorder, *, in_use: bool) -> None:
             pass
         recorder.ring.set_word(Word.INITIALISED, 1)
         guarded.attempt(recorder, chosen_device.note_group, recorder)
+        guarded.attempt(recorder, _count_groups, recorder)
         pg = dist.group.WORLD
         device = next(iter(pg._device_types)) if pg is not None else None
         if pg is not None and device is not None:

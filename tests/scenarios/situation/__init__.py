@@ -22,6 +22,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     init RANKS SITE for S                      in init_process_group
     making RANKS SITE for S [number N] [of RANKS] [alone RANKS]   in new_group, of the group with that number; who will
                                                be in it; who alone makes it
+    counts RANKS N                             so many groups torch had counted there after the last one
     knows RANKS N                              so many groups torch knew there when a thread came to new_group
     free_threads RANKS N                       so many threads that have issued nothing may do so yet
     made RANKS GROUP SITE                      where these ranks made the group

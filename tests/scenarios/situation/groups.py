@@ -55,6 +55,12 @@ def knows(state: State, words: list[str]) -> None:
         state.change(rank, groups_held=int(words[1]))
 
 
+def counts(state: State, words: list[str]) -> None:
+    """counts RANKS N: how many groups torch had counted there after the last one."""
+    for rank in ranks_of(words[0]):
+        state.change(rank, groups_counted=int(words[1]))
+
+
 def free_threads(state: State, words: list[str]) -> None:
     """free_threads RANKS N: threads that have issued nothing so far, and may."""
     for rank in ranks_of(words[0]):
@@ -180,6 +186,7 @@ COMMANDS: Mapping[str, Command] = {
     "group": group,
     "made": made,
     "knows": knows,
+    "counts": counts,
     "free_threads": free_threads,
     "named": named,
     "lost": lost,
