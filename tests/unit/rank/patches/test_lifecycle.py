@@ -30,14 +30,19 @@ class Seen:
         self._recorder = recorder
         self.waits: list[tuple[WaitKind, int]] = []
         self.held: list[int] = []  # groups that torch knew
+        self.counted: list[int] = []  # those that all ranks make and this one has made, the default group among them
+
+    def view(self) -> RankView:
+        with Ring(self._recorder.ring.path) as ring:
+            return rank_view(Picture.of(ring, 1 << 62))
 
     def look(self) -> None:
-        with Ring(self._recorder.ring.path) as ring:
-            view = rank_view(Picture.of(ring, 1 << 62))
-            wait = view.threads[0].wait
+        view = self.view()
+        wait = view.threads[0].wait
         assert wait is not None
         self.waits.append((wait.kind, wait.seq))
         self.held.append(view.groups_held)
+        self.counted.append(view.groups_counted)
 
 
 @pytest.fixture
@@ -77,6 +82,14 @@ def test_a_group_that_all_ranks_make_has_a_number(seen: Seen):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     dist.new_group([0])
     assert seen.waits[1:] == [(WaitKind.NEW_GROUP, 1)]
+
+
+def test_who_has_made_a_group_has_counted_beyond_its_number(seen: Seen):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.new_group([0], use_local_synchronization=True)
+    dist.new_group([0])
+    assert seen.counted == [0, 1, 1]
+    assert seen.view().groups_counted == 2
 
 
 @pytest.mark.parametrize("given", [((), {"use_local_synchronization": True}), ((None, None, None, True), {})])
