@@ -39,7 +39,7 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
 )
 from ncclwatch_server.judge.theory.waits.settled import stopped_devices
 
-_Need = tuple[Operation, int]  # an operation, and the root that a member needs in it; -1: it may need any member
+_Need = tuple[Operation, int]  # an operation, and the root that has to come to it first; -1: it may need any member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -391,7 +391,8 @@ def _needs_of(graph: WaitGraph) -> _Needs:
     waiting: dict[_Need, list[int]] = {}
     for rank, blocks in graph.blocks.items():
         for block in blocks:
-            waiting.setdefault((block.operation, root_needed(rank, block)), []).append(rank)
+            root = block.wait.peer if needs_root_first(rank, block) else -1
+            waiting.setdefault((block.operation, root), []).append(rank)
     held_up: dict[int, list[_Need]] = {}
     inside: dict[int, list[_Need]] = {}
     missing: dict[_Need, int] = {}
