@@ -221,7 +221,7 @@ def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
 
 def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     """Return who makes a group alone, or who stays away where most make one: all ranks of the job have to call it."""
-    makers = tuple(sorted({*(block.rank for block in making), *_have_made(case, making)}))
+    makers = tuple(sorted({*(block.rank for block in making), *_have_made(case, found, making)}))
     others = tuple(rank for rank in found.guilty if rank not in makers)
     apart = run_apart(case.views, makers, others)
     together = len({(block.wait.kind, block.operation.members) for block in making}) == 1
@@ -242,15 +242,19 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
 
 
-def _have_made(case: Case, making: tuple[Block, ...]) -> set[int]:
-    """Return who has been through the group that some make, and waits elsewhere: who is no member need not wait there.
+def _have_made(case: Case, found: Circle, making: tuple[Block, ...]) -> set[int]:
+    """Return who has been through the group that some make, and is in a call with those that have not come to it.
 
-    torch counts the groups that all ranks make, and gives each the next number.
+    Who is no member need not wait for it. torch counts the groups that all ranks make, and gives each the next number.
     """
     numbers = {block.wait.seq for block in making if block.wait.kind is WaitKind.NEW_GROUP}
     if len(numbers) != 1 or numbers == {0}:
         return set()
-    return {rank for rank, view in case.views.items() if view.groups_counted > max(numbers)}
+    made = {rank for rank, view in case.views.items() if view.groups_counted > max(numbers)}
+    calls = [
+        block.operation for block in found.blocks if block.wait.kind is WaitKind.COLLECTIVE and block.rank not in made
+    ]
+    return {rank for rank in made for call in calls if rank in call.members and has_entered(case.found[rank], call)}
 
 
 def _came_after(case: Case, found: Circle, others: Ranks) -> bool:
