@@ -25,6 +25,7 @@ from ncclwatch_server.judge.theory.histories.parting import Way
 from ncclwatch_server.judge.theory.repair.edits import Change
 from ncclwatch_server.judge.theory.repair.findings import Finding, Reference, Suspect
 from ncclwatch_server.judge.theory.roots import AloneRoot, CircleRoot, DestroyedRoot, GoneRoot, MismatchRoot, Root
+from ncclwatch_server.judge.theory.waits.rank_standing import Standing
 
 _CALLS = (WaitKind.COLLECTIVE, WaitKind.SEND, WaitKind.RECV, WaitKind.BACKWARD)
 SUSPECTS_MAX = 16  # ranks that are named as one of several
@@ -133,12 +134,21 @@ def _is_of_calls(root: Root) -> bool:
     return isinstance(root, (MismatchRoot, CircleRoot, AloneRoot, DestroyedRoot))
 
 
+def _is_held_up(case: Case, root: Root, rank: int) -> bool:
+    """Say whether a rank that is not to blame waits in what a root is about: it may be elsewhere so far."""
+    if rank in case.graph.doomed or case.found[rank].standing is Standing.GONE:
+        return True
+    operations = {block.operation for block in root.blocks}
+    return any(block.operation in operations for block in case.found[rank].blocks)
+
+
 def _retold(case: Case, root: Root, why: Explanation, finding: Finding) -> Explanation:
     """Return an explanation by the one rank whose change ends the hang."""
     (suspect,) = finding.suspects
     if isinstance(root, GoneRoot) and suspect.change is Change.COME_BACK and suspect.rank in root.ranks:
         return _ended_too_early(case, root, why, suspect)
-    held = {*why.victims, *(each.rank for each in why.culprits)} - {suspect.rank}
+    cleared = (each.rank for each in why.culprits if _is_held_up(case, root, each.rank))
+    held = {*why.victims, *cleared} - {suspect.rank}
     rule = _cause(case, suspect)
     deed = deed_words(case, suspect)
     return replace(

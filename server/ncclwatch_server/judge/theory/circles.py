@@ -225,7 +225,7 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     others = tuple(rank for rank in found.guilty if rank not in makers)
     apart = run_apart(case.views, makers, others)
     together = len({(block.wait.kind, block.operation.members) for block in making}) == 1
-    if not together or _came_after(case, found, others):
+    if not together or _came_after(case, found, others) or _has_gone_on(case, found, making):
         return replace(found, closed=Closed.MEETING_ALONE, making=making, decided=False)
     if others and majority((makers, others)) is makers and not apart:
         # The others of them wait for one of these.
@@ -247,14 +247,29 @@ def _have_made(case: Case, found: Circle, making: tuple[Block, ...]) -> set[int]
 
     Who is no member need not wait for it. torch counts the groups that all ranks make, and gives each the next number.
     """
-    numbers = {block.wait.seq for block in making if block.wait.kind is WaitKind.NEW_GROUP}
-    if len(numbers) != 1 or numbers == {0}:
-        return set()
-    made = {rank for rank, view in case.views.items() if view.groups_counted > max(numbers)}
+    made = _made(case, making)
     calls = [
         block.operation for block in found.blocks if block.wait.kind is WaitKind.COLLECTIVE and block.rank not in made
     ]
     return {rank for rank in made for call in calls if rank in call.members and has_entered(case.found[rank], call)}
+
+
+def _has_gone_on(case: Case, found: Circle, making: tuple[Block, ...]) -> bool:
+    """Say whether some wait in a call before the group, and a member has made that without coming to the call.
+
+    Either may be wrong, and those who wait in the call are not to blame for the group.
+    """
+    made = _made(case, making)
+    before = [block for block in found.blocks if block not in making and block.rank not in made]
+    return any(not made.isdisjoint(waited_for(case.graph, block)) for block in before)
+
+
+def _made(case: Case, making: tuple[Block, ...]) -> set[int]:
+    """Return who has been through the group that some make."""
+    numbers = {block.wait.seq for block in making if block.wait.kind is WaitKind.NEW_GROUP}
+    if len(numbers) != 1 or numbers == {0}:
+        return set()
+    return {rank for rank, view in case.views.items() if view.groups_counted > max(numbers)}
 
 
 def _came_after(case: Case, found: Circle, others: Ranks) -> bool:
