@@ -160,7 +160,8 @@ def _sides_of(case: Case, mismatch: Mismatch) -> tuple[Side, ...]:
     for ranks in mismatch.sides:
         op = next(op for rank in ranks if (op := find_issued(case.views[rank], group, seq)) is not None)
         blocks = (b for b in case.found[ranks[0]].blocks if (b.operation.group, b.operation.seq) == (group, seq))
-        site = next((block.wait.site for block in blocks), None)
+        last = (each := group_of(case.views[ranks[0]], group)) is None or each.enqueued <= seq
+        site = next((block.wait.site for block in blocks), None) if last else None  # else `work.wait()` is there
         sides.append(Side(ranks=ranks, op=op, site=op.site or site))
     return tuple(sides)
 

@@ -369,16 +369,16 @@ def _as_entered(view: RankView, group: str, seq: int) -> OpView | None:
 
     What it is stands beside the thread, and its size and type do not.
     """
-    for thread in view.threads:
-        wait = thread.wait
+    last = (found := group_of(view, group)) is None or found.enqueued <= seq  # else it waits at another line
+    for thread, wait in ((each, each.wait) for each in view.threads):
         if wait is None or wait.kind is not WaitKind.COLLECTIVE or (wait.group, wait.seq) != (group, seq):
             continue
         if wait.op is Op.UNKNOWN:
             continue
         return OpView(
-            group=group, seq=seq, op=wait.op, dtype=UNTOLD, numel=-1, reduce_op=UNTOLD, site=wait.site,
-            peer=wait.peer if wait.peer >= 0 else UNTOLD_RANK, route=wait.route, thread=thread.tid, age_s=wait.age_s,
-            number=wait.number, label=wait.label,
+            group=group, seq=seq, op=wait.op, dtype=UNTOLD, numel=-1, reduce_op=UNTOLD, age_s=wait.age_s,
+            site=wait.site if last else None, peer=wait.peer if wait.peer >= 0 else UNTOLD_RANK,
+            route=wait.route, thread=thread.tid, number=wait.number, label=wait.label,
         )  # fmt: skip
     return None
 
