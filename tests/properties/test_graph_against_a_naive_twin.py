@@ -172,7 +172,7 @@ def naively_reached(waits: Any, roots: set[int], ended: set[Operation]) -> set[i
 def naively_led(waits: Any, rank: int, block: Any, roots: set[int], reached: set[int]) -> bool:
     each, root = block.operation, block.wait.peer
     outside = {*waits.absent[each], *waits.behind[each], *waits.unseen[each]}
-    if outside and root not in {-1, rank}:  # once it has come, those of the others that live may be enough
+    if outside and root != -1:  # once it has come, those of the others that live may be enough
         return root in reached if root in outside | waits.unasked else outside <= reached
     inside = set(each.members) - waits.passed[each]  # who came through holds nobody up
     if root in waits.unasked:
