@@ -221,8 +221,9 @@ def _by_keys(case: Case, found: Circle, keys: list[Block]) -> Circle:
 
 def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     """Return who makes a group alone, or who stays away where most make one: all ranks of the job have to call it."""
-    makers = tuple(sorted({*(block.rank for block in making), *_have_made(case, found, making)}))
-    others = tuple(rank for rank in found.guilty if rank not in makers)
+    with_them, made = _with_the_others(case, found, making), _made(case, making)
+    makers = tuple(sorted({*(block.rank for block in making), *with_them.intersection(made)}))
+    others = tuple(sorted({*found.guilty, *with_them} - {*makers}))
     apart = run_apart(case.views, makers, others)
     together = len({(block.wait.kind, block.operation.members) for block in making}) == 1
     if not together or _came_after(case, found, others) or _has_gone_on(case, found, making):
@@ -242,16 +243,17 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
     return replace(found, closed=Closed.MEETING_ALONE, guilty=makers, making=making, note=note)
 
 
-def _have_made(case: Case, found: Circle, making: tuple[Block, ...]) -> set[int]:
-    """Return who has been through the group that some make, and is in a call with those that have not come to it.
+def _with_the_others(case: Case, found: Circle, making: tuple[Block, ...]) -> set[int]:
+    """Return who is in a call with those that have not come to a group: who is no member need not wait for it.
 
-    Who is no member need not wait for it. torch counts the groups that all ranks make, and gives each the next number.
+    torch counts the groups that all ranks make, and gives each the next number: so it is known who has made one.
     """
     made = _made(case, making)
     calls = [
         block.operation for block in found.blocks if block.wait.kind is WaitKind.COLLECTIVE and block.rank not in made
     ]
-    return {rank for rank in made for call in calls if rank in call.members and has_entered(case.found[rank], call)}
+    known = [rank for rank, view in case.views.items() if made and view.groups_counted]
+    return {rank for rank in known for call in calls if rank in call.members and has_entered(case.found[rank], call)}
 
 
 def _has_gone_on(case: Case, found: Circle, making: tuple[Block, ...]) -> bool:
