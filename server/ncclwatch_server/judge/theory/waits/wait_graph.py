@@ -440,7 +440,7 @@ def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
     Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
     """
     operation, root = need
-    not_come = graph.behind[operation] or graph.unseen[operation] or root in graph.unasked
+    not_come = graph.behind[operation] or graph.unseen[operation] or graph.unasked.intersection(operation.members)
     if graph.absent[operation] or (root >= 0 and not_come):
         return ()
     passed = graph.passed.get(operation, ())
