@@ -1,7 +1,8 @@
 """Every scenario is judged again with groups whose lists of members nobody has.
 
 A group without known members is never judged as if it had none: what was critical stays so with the same culprits or
-some of them, or is not said; nothing becomes critical; and no culprit is named that is none where the lists are known.
+some of them, names them as one of several, or is not said. Nothing becomes critical, and no culprit is named for
+certain that is none where the lists are known.
 """
 
 from collections import Counter
@@ -20,25 +21,15 @@ from ncclwatch_server.judge import judge
 from tests.scenarios.texts import FILES, SEPARATOR, render, situation
 
 # Three circles of two ranks, each told as one of its own; where not all groups are known, one circle is left.
-# The same of a circle of two within one of three or four.
+# The same of a circle of two within one of three to five, though it be none of those that wait in new_group.
 OF_PLACES = {
     "roots_circles_of_one_mistake",
     "alone_beside_one_who_is_no_member",
     "first_receive_from_a_rank_that_is_in_a_collective",
+    "group_after_a_call_that_another_left_out",
 }
 # No repair is known where the sizes of groups are not, and then what a rank did before decides.
 OF_HABITS = {"players_receive_weights_once_more_than_the_learner_sends"}
-# Another pair shows which of two ranks is wrong, by a repair: without it, it is one of both. Or that a rank waits for
-# all ranks of the job, under a test that lets in only itself.
-OF_REPAIRS = {
-    "making_a_group_that_one_misses_in_a_message",  # by who waits in new_group, in which it may have been
-    "circle_new_group_and_a_call_of_the_wrong_group",  # by where the others wait, who cannot be missed there
-    "another_operation_in_one_of_two_pairs",
-    "another_size_in_one_of_two_pairs",
-    "ended_after_a_call_left_out_under_a_test_of_the_rank",
-    "ended_one_call_of_a_pair_too_early",
-    "group_destroyed_and_made_again_under_a_test",
-}
 Claim = tuple[Cause, tuple[int, ...], bool]
 Change = Callable[[JobSnapshot], JobSnapshot]
 
@@ -88,25 +79,23 @@ def critical(verdicts: tuple[Verdict, ...]) -> set[Claim]:
 def _follows(claim: Claim, known: Claim) -> bool:
     """Whether whoever is named was named before: all of those, or some where each of them was said to be at fault."""
     (cause, ranks, one_of), (known_cause, known_ranks, known_one_of) = claim, known
+    if one_of and not known_one_of:  # what decided between them is not known
+        return set(known_ranks) < set(ranks)
     if cause is not known_cause or one_of is not known_one_of:
         return False
     return ranks == known_ranks or (not one_of and set(ranks) <= set(known_ranks))
 
 
 def _is_of_those(claim: Claim, known: Claim) -> bool:
-    return claim[0] is known[0] and claim[2] and set(claim[1]) <= set(known[1])
+    return claim[2] and set(claim[1]) <= set(known[1])
 
 
 def _is_some_of(claim: Claim, known: Claim) -> bool:
     return claim[0] is known[0] and known[2] and set(claim[1]) <= set(known[1])
 
 
-def _is_one_with_those(claim: Claim, known: Claim) -> bool:
-    return claim == known or (claim[2] and not known[2] and set(known[1]) < set(claim[1]))
-
-
 def _fits(path: Path) -> Callable[[Claim, Claim], bool]:
-    ways = ((OF_PLACES, _is_of_those), (OF_HABITS, _is_some_of), (OF_REPAIRS, _is_one_with_those))
+    ways = ((OF_PLACES, _is_of_those), (OF_HABITS, _is_some_of))
     return next((way for stems, way in ways if path.stem in stems), _follows)
 
 

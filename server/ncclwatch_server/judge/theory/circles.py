@@ -407,7 +407,7 @@ def _by_order(case: Case, found: Circle) -> Circle:
     # Who has to make the calls of all sides, and has not come to any yet, may still come to either.
     both = set.intersection(*(set(each.members) for each in {block.operation for block in found.blocks}))
     sides = _by_first_call(case, sides, both) or sides
-    odd = odd_side(case.views, sides, None, both)
+    odd = odd_side(case.views, sides, None, len(both))
     side, others = odd.side, [other for other in sides if other is not odd.side]
     if any(uneven_counts(case.views, side.ranks, other.ranks) is not None for other in others):
         return _by_batches(case, found, sides)

@@ -77,7 +77,7 @@ def mismatch_roots(case: Case, mismatch: Mismatch) -> tuple[MismatchRoot, ...]:
     """Return what is so where one collective was entered with different signatures, for each way in which it was."""
     operation, sides = mismatch.operation, _sides_of(case, mismatch)
     together: dict[tuple[object, ...], list[tuple[Parting, OneSided | None]]] = {}
-    for found in partings(case.views, sides, operation.members):
+    for found in partings(case.views, sides, operation):
         forward = one_sided_forward(case.views, found)
         own = found.shift is not None or found.slip is not None or forward is not None
         kin = (kin_of(found, in_forward=forward is not None), found.culprit if own else ())

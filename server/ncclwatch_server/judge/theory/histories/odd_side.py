@@ -6,7 +6,7 @@ loop before the others.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -85,16 +85,17 @@ BACKWARDS_MIN = 3  # that have reduced alike, before one that reduces less tells
 _Others = tuple[Side, ...]
 
 
-def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, members: Collection[int] = ()) -> OddSide:
+def odd_side(views: Views, sides: tuple[Side, ...], slip: Slip | None, size: int = 0) -> OddSide:
     """Return the odd one of at least two sides; the smallest, by no sign, where nothing tells.
 
-    `members` of the group of the sides: some may not have come yet, or have forgotten with whom they went.
+    `size`: members of the group of the sides. Some may not have come yet, have forgotten with whom they went, or be
+    unknown.
     """
     slipped = _first_to_slip(views, sides, slip) if slip is not None else None
     if slipped is not None:
         return slipped
     usual = majority([side.ranks for side in sides])
-    if usual is not None and len(usual) * 2 > len(members) and len(sides) == 2:
+    if usual is not None and len(usual) * 2 > size and len(sides) == 2:
         (few,) = (side for side in sides if side.ranks is not usual)
         many = next(side for side in sides if side is not few)
         if not _go_apart(views, many, few):

@@ -28,7 +28,7 @@ from ncclwatch_server.judge.theory.histories.lines.call_sites import (
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, Views, condition_of, departed_at, odd_side
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift
 from ncclwatch_server.judge.theory.majority import majority
-from ncclwatch_server.judge.theory.waits.rank_standing import find_issued
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation, find_issued
 
 
 class Way(Enum):
@@ -101,46 +101,46 @@ def kin_of(found: Parting, *, in_forward: bool) -> Way:
     return Way.UNKNOWN if found.way in _ANOTHER_WAY else found.way
 
 
-def part(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> Parting:
-    """Return how the sides parted. `sides` are at least two; `members` are those of the group."""
+def part(views: Views, sides: tuple[Side, ...], operation: Operation) -> Parting:
+    """Return how the sides, at least two, parted in an operation."""
     found = _by_exception(views, sides) or _by_join(views, sides) or _by_threads(views, sides)
     if found is not None:
         return found
     group, first = sides[0].op.group, min(side.op.seq for side in sides)
-    slip = find_slip(views, group, members, first)
-    shift = find_shift(views, group, members)
+    slip = find_slip(views, group, operation.members, first)
+    shift = find_shift(views, group, operation.members)
     shifted = _shifted(views, sides, shift) if shift is not None else None
     # Where a clock of progress slipped it tells best what was skipped; a call too many is told best by its own line.
     if shift is not None and shifted is not None and (slip is None or shift.seen_from(shifted.ranks).skipped < 0):
         found = _by_shift(views, sides, shifted, shift)
         threads = _threads_of(views, found)
         return _of_threads(sides, threads) if threads else found
-    odd = odd_side(views, sides, slip, members)
+    odd = odd_side(views, sides, slip, operation.size)
     found = _either_shifted(sides, shift) if shift is not None and not odd.decided else None
     if found is not None:
         return found
     return _last_call(views, odd.side, _without(sides, odd.side), odd.sign, slip)
 
 
-def partings(views: Views, sides: tuple[Side, ...], members: tuple[int, ...]) -> tuple[Parting, ...]:
+def partings(views: Views, sides: tuple[Side, ...], operation: Operation) -> tuple[Parting, ...]:
     """Return how sides parted: of three or more, each of those that have departed from one, if that can be told.
 
     They have departed from the majority of all or, without one, from the side against which the evidence decides for
     each of the others, whatever their numbers.
     """
     if len(sides) < 3:
-        return (part(views, sides, members),)
+        return (part(views, sides, operation),)
     most = majority([side.ranks for side in sides])
     if most is not None:
         usual = next(side for side in sides if side.ranks is most)
-        return tuple(part(views, (side, usual), members) for side in sides if side is not usual)
+        return tuple(part(views, (side, usual), operation) for side in sides if side is not usual)
     for usual in sorted(sides, key=lambda side: -len(side.ranks)):
         one = replace(usual, ranks=usual.ranks[:1])
         others = _without(sides, usual)
-        found = [part(views, (replace(side, ranks=side.ranks[:1]), one), members) for side in others]
+        found = [part(views, (replace(side, ranks=side.ranks[:1]), one), operation) for side in others]
         if all(each.decided and each.culprit.ranks != one.ranks for each in found):
             return tuple(replace(each, culprit=side, others=(usual,)) for each, side in zip(found, others, strict=True))
-    return (part(views, sides, members),)
+    return (part(views, sides, operation),)
 
 
 def _without(sides: tuple[Side, ...], one: Side) -> tuple[Side, ...]:

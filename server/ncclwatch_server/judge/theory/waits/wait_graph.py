@@ -440,8 +440,8 @@ def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
     Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
     """
     operation, root = need
-    not_come = graph.behind[operation] or graph.unseen[operation] or graph.unasked.intersection(operation.members)
-    if graph.absent[operation] or (root >= 0 and not_come):
+    unknown = operation.unnamed or graph.unseen[operation] or graph.unasked.intersection(operation.members)
+    if graph.absent[operation] or (root >= 0 and (unknown or graph.behind[operation])):
         return ()
     passed = graph.passed.get(operation, ())
     return tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
