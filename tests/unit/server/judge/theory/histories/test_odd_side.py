@@ -12,6 +12,7 @@ from ncclwatch_server.judge.theory.histories.habits import Slip
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side
 from ncclwatch_server.judge.theory.histories.parting import Way, crossing_threads, part, parted_callers
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, who_shifted
+from ncclwatch_server.judge.theory.waits.rank_standing import Operation
 from tests.unit.server.server_values import view
 
 
@@ -32,6 +33,10 @@ def rank(number: int, *lines: int, **changes: object) -> RankView:
 def side(*ranks: int, seq: int = 9, line: int = 44, **changes: object) -> Side:
     issued = op(seq, line, **changes)
     return Side(ranks=ranks, op=issued, site=issued.site)
+
+
+def among(*members: int, unnamed: int = 0) -> Operation:
+    return Operation(group="dp", seq=9, members=members, unnamed=unnamed)
 
 
 # -- who shifted -----------------------------------------------------------------------------------
@@ -75,7 +80,7 @@ def test_a_side_of_which_all_have_slipped_is_the_odd_one_and_one_of_which_some_h
     """Three more members, who have not come yet, kept in step with rank 2."""
     views = {number: rank(number, 44, 44, 44) for number in range(6)}
     found = Slip(ranks=slipped, group="dp", seq=3, offset=1, clock="batch", value=3, decided=True)
-    told = odd_side(views, (side(0, 1), side(2, line=50)), found, range(6))
+    told = odd_side(views, (side(0, 1), side(2, line=50)), found, 6)
     assert told.sign is sign
     assert not told.decided or told.side.ranks == (0, 1)
 
@@ -180,7 +185,7 @@ def left_the_loop(mine: int, theirs: int) -> Way:
     """Return how they parted where rank 2 stands behind a loop that two are in, by the forwards each side has run."""
     views = {number: rank(number, sources=(loop_note(44),)) for number in (0, 1)} | {2: rank(2)}
     sides = side(0, 1, forwards=theirs), side(2, line=90, op=Op.BARRIER, forwards=mine)
-    found = part(views, sides, (0, 1, 2))
+    found = part(views, sides, among(0, 1, 2))
     assert found.culprit.ranks == (2,)
     return found.way
 
@@ -214,18 +219,26 @@ def test_who_went_on_from_a_backward_that_the_others_are_in_had_less_to_reduce(
 ):
     views = {number: rank(number) for number in range(3)}
     sides = side(0, 1, forwards=theirs, label=label), side(2, line=90, op=Op.BARRIER, forwards=mine)
-    assert part(views, sides, (0, 1, 2)).forwards == forwards
+    assert part(views, sides, among(0, 1, 2)).forwards == forwards
 
 
 def test_two_sides_of_equal_size_that_nothing_tells_apart_are_not_told_apart():
-    found = part({0: rank(0), 1: rank(1)}, (side(0), side(1, line=44, numel=7)), (0, 1))
+    found = part({0: rank(0), 1: rank(1)}, (side(0), side(1, line=44, numel=7)), among(0, 1))
     assert not found.decided
     assert found.way is Way.ARGUMENTS
 
 
+def test_two_of_three_are_a_majority_unless_there_may_be_one_more():
+    views = {number: rank(number) for number in range(3)}
+    sides = side(0, 1), side(2, line=44, numel=7)
+    assert part(views, sides, among(0, 1, 2)).culprit.ranks == (2,)
+    assert part(views, sides, among(0, 1, 2)).decided
+    assert not part(views, sides, among(0, 1, 2, unnamed=1)).decided
+
+
 def test_three_sides_have_no_majority_of_two():
     views = {number: rank(number) for number in range(5)}
-    found = part(views, (side(0, 1, 2), side(3, line=50), side(4, line=60)), tuple(range(5)))
+    found = part(views, (side(0, 1, 2), side(3, line=50), side(4, line=60)), among(*range(5)))
     assert not found.decided
 
 
