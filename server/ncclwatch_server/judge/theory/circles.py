@@ -246,14 +246,15 @@ def _by_meeting(case: Case, found: Circle, making: tuple[Block, ...]) -> Circle:
 def _with_the_others(case: Case, found: Circle, making: tuple[Block, ...]) -> set[int]:
     """Return who is in a call with those that have not come to a group: who is no member need not wait for it.
 
-    torch counts the groups that all ranks make, and gives each the next number: so it is known who has made one.
+    torch counts the groups that all ranks make, and gives each the next number: so it is known who has made one. Who is
+    through with the call may have made the group afterwards, as the others would.
     """
     made = _made(case, making)
-    calls = [
+    calls = {
         block.operation for block in found.blocks if block.wait.kind is WaitKind.COLLECTIVE and block.rank not in made
-    ]
-    known = [rank for rank, view in case.views.items() if made and view.groups_counted]
-    return {rank for rank in known for call in calls if rank in call.members and has_entered(case.found[rank], call)}
+    }
+    known = ((rank, blocks) for rank, blocks in case.graph.blocks.items() if made and case.views[rank].groups_counted)
+    return {rank for rank, blocks in known if any(b.operation in calls and not b.on_device for b in blocks)}
 
 
 def _has_gone_on(case: Case, found: Circle, making: tuple[Block, ...]) -> bool:
