@@ -175,7 +175,9 @@ def naively_led(waits: Any, rank: int, block: Any, roots: set[int], reached: set
     if outside and root != -1:  # once it has come, those of the others that live may be enough
         return root in reached if root in outside | waits.unasked else outside <= reached
     inside = set(each.members) - waits.passed[each]  # who came through holds nobody up
-    if root != -1 and waits.unasked & set(each.members):  # the others may need one that nobody has asked
+    if block.wait.op is Op.BROADCAST and waits.unasked & set(
+        each.members
+    ):  # the others may need one that nobody has asked
         inside = set()
     # Who waits elsewhere holds up no collective that it has come to.
     leading = reached if each.kind is WaitKind.RECV else roots
@@ -206,7 +208,9 @@ def test_the_victims_in_a_chain_of_thousands_are_found_at_once():
     blocks: Any = {rank: (SimpleNamespace(operation=each, wait=wait),) for rank, each in enumerate(pairs)}
     nobody = dict.fromkeys(pairs, ())
     absent = {each: (each.source,) for each in pairs}
-    waits: Any = SimpleNamespace(blocks=blocks, absent=absent, behind=nobody, unseen=nobody, passed={}, unasked=set())
+    waits: Any = SimpleNamespace(
+        blocks=blocks, absent=absent, behind=nobody, unseen=nobody, passed={}, unasked=frozenset()
+    )
     waits.needs = graph._needs_of(waits)
     assert graph.victims_of(waits, {count}) == tuple(range(count))
 

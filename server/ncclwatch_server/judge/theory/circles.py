@@ -441,12 +441,11 @@ def _by_first_call(case: Case, sides: tuple[Side, ...], both: set[int]) -> tuple
 
 def _place_of(view: RankView, call: OpView) -> int:
     """Return where in its history a rank has a call of a group; before all of it what it has forgotten, else behind."""
-    at = next(
-        (n for n, op in enumerate(view.history) if (op.group, op.seq, op.op) == (call.group, call.seq, call.op)), -1
-    )
+    for n, op in enumerate(view.history):
+        if (op.group, op.seq) == (call.group, call.seq):
+            return n if op.op is call.op else len(view.history)  # else it has made another call in its place
     group = group_of(view, call.group)
-    came = group is not None and group.enqueued >= call.seq
-    return at if at >= 0 or came else len(view.history)
+    return -1 if group is not None and group.enqueued >= call.seq else len(view.history)
 
 
 def _by_batches(case: Case, found: Circle, sides: tuple[Side, ...]) -> Circle:

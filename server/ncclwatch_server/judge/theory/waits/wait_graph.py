@@ -14,6 +14,7 @@ nobody sees who only counts what was issued.
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
@@ -21,6 +22,7 @@ from ncclwatch_server.judge.theory.waits.components import strong_components
 from ncclwatch_server.judge.theory.waits.device_order import comes_first, reads_from_device
 from ncclwatch_server.judge.theory.waits.full_tables import lacks_threads, may_have_entered
 from ncclwatch_server.judge.theory.waits.mismatches import (
+    ROOTED,
     Mismatch,
     held_by,
     is_through,
@@ -39,7 +41,11 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
 )
 from ncclwatch_server.judge.theory.waits.settled import stopped_devices
 
-_Need = tuple[Operation, int]  # an operation, and the root that has to come to it first; -1: it may need any member
+
+class _Need(NamedTuple):
+    operation: Operation
+    root: int  # that has to come to it first; -1: it may need any member
+    rooted: bool  # members may be through with it before all have come
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,13 +398,13 @@ def _needs_of(graph: WaitGraph) -> _Needs:
     for rank, blocks in graph.blocks.items():
         for block in blocks:
             root = block.wait.peer if needs_root_first(rank, block) else -1
-            waiting.setdefault((block.operation, root), []).append(rank)
+            waiting.setdefault(_Need(block.operation, root, block.wait.op in ROOTED), []).append(rank)
     held_up: dict[int, list[_Need]] = {}
     inside: dict[int, list[_Need]] = {}
     missing: dict[_Need, int] = {}
     able: dict[_Need, frozenset[int]] = {}
     for need in waiting:
-        if need[0].from_anyone and (can := able_to_come(graph, need[0])):
+        if need.operation.from_anyone and (can := able_to_come(graph, need.operation)):
             able[need] = can
         ranks, all_of_them = _holding_up(graph, need)
         missing[need] = len(set(ranks)) if all_of_them else 1
@@ -415,7 +421,7 @@ def _holding_up(graph: WaitGraph, need: _Need) -> tuple[tuple[int, ...], bool]:
     Who waits for a root needs that one for certain. Once it has come, which of the others are needed is up to the
     backend: those that live may be the ones.
     """
-    operation, root = need
+    operation, root = need.operation, need.root
     outside = (*graph.absent[operation], *graph.behind[operation], *graph.unseen[operation])
     if root >= 0 and outside:
         return ((root,), False) if root in outside or root in graph.unasked else (outside, True)
@@ -439,9 +445,9 @@ def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
 
     Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
     """
-    operation, root = need
+    operation = need.operation
     unknown = operation.unnamed or graph.unseen[operation] or graph.unasked.intersection(operation.members)
-    if graph.absent[operation] or (root >= 0 and (unknown or graph.behind[operation])):
+    if graph.absent[operation] or (need.rooted and (unknown or graph.behind[operation])):
         return ()
     passed = graph.passed.get(operation, ())
     return tuple(rank for rank in operation.members if rank not in passed) if passed else operation.members
