@@ -175,9 +175,8 @@ def naively_led(waits: Any, rank: int, block: Any, roots: set[int], reached: set
     if outside and root != -1:  # once it has come, those of the others that live may be enough
         return root in reached if root in outside | waits.unasked else outside <= reached
     inside = set(each.members) - waits.passed[each]  # who came through holds nobody up
-    if block.wait.op is Op.BROADCAST and waits.unasked & set(
-        each.members
-    ):  # the others may need one that nobody has asked
+    # The others may need one that nobody has asked.
+    if block.wait.op is Op.BROADCAST and waits.unasked & set(each.members):
         inside = set()
     # Who waits elsewhere holds up no collective that it has come to.
     leading = reached if each.kind is WaitKind.RECV else roots

@@ -443,7 +443,8 @@ def able_to_come(graph: WaitGraph, operation: Operation) -> frozenset[int]:
 def _inside(graph: WaitGraph, need: _Need) -> tuple[int, ...]:
     """Return the members that are not through with an operation to which all have come.
 
-    Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well.
+    Of these it is held up by roots: who is frozen, gone, or mismatched. Who waits elsewhere has come to it as well. In
+    a rooted one these may have done their part, and a member of which nothing is known may be the one that is missing.
     """
     operation = need.operation
     unknown = operation.unnamed or graph.unseen[operation] or graph.unasked.intersection(operation.members)
