@@ -33,7 +33,8 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
     stopped RANKS for S                        state T
     gil RANKS for S [busy] [cpu=S] [io=S]      no pulse for so long
     disk RANKS SITE for S                      state D
-    ended RANKS exit CODE | unseen | signal N | error "Type: text" SITE   [ago S]
+    ended RANKS exit CODE | unseen | signal N | error "Type: text" SITE [by N]   [ago S]
+                                               by N: a signal has ended a rank that had raised
     leaving RANKS for S                        they have left their programs well, and their processes are there still
     unseen RANKS
     unasked RANKS                              an agent reports them; in a big job not all are asked for their views

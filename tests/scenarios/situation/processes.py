@@ -80,13 +80,16 @@ def ended(state: State, words: list[str]) -> None:
     names, how, *rest = words
     value = "" if how == "unseen" else rest.pop(0)
     site = site_of(rest.pop(0)) if how == "error" and rest and ":" in rest[0] else None
-    ago_s = float(options_of(rest).get("ago", "0"))
+    found = options_of(rest)
+    ago_s = float(found.get("ago", "0"))
     ending = {
         "exit": lambda: Ending(kind="exited" if value == "0" else "crashed", exit_code=int(value), age_s=ago_s),
         "unseen": lambda: Ending(kind="vanished", age_s=ago_s),
         "signal": lambda: Ending(kind="signalled", signal=int(value), age_s=ago_s),
         "error": lambda: Ending(kind="crashed", exit_code=1, exception=value, site=site, age_s=ago_s),
     }[how]()
+    if "by" in found:
+        ending = dataclasses.replace(ending, kind="signalled", exit_code=None, signal=int(found["by"]))
     for rank in ranks_of(names):
         state.change(rank, ending=ending)
         state.process(rank, state=ProcessState.GONE)

@@ -5,7 +5,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import circle, mismatch
 from ncclwatch_server.judge.rules.frames.circle import departed_words
-from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.signs import sign_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
 from ncclwatch_server.judge.theory.histories.odd_side import Sign
@@ -47,7 +47,7 @@ def _order(found: Circle, case: Case) -> str:
     files = all(case.views[rank].file is not None for rank in found.ranks)
     order += ": no file holds the source that tells." if files else "."
     if found.sign is not Sign.NONE:
-        return f"{order} {ranks_words(found.guilty).capitalize()}: {SIGN_WORDS[found.sign]}."
+        return f"{order} {ranks_words(found.guilty).capitalize()}: {sign_words(found.sign, found.guilty)}."
     return f"{order} {departed_words(found)}" if found.departure is not None else order
 
 

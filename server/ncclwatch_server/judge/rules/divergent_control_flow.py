@@ -9,7 +9,7 @@ from ncclwatch_server.judge.rules.frames import alone, circle, ends, mismatch, s
 from ncclwatch_server.judge.rules.frames.circle import departed_words
 from ncclwatch_server.judge.rules.frames.mismatch import either_shifted, shift_call, shift_words
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.signs import sign_words
 from ncclwatch_server.judge.telling.words import at, group_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Circle, Closed
@@ -77,7 +77,7 @@ def _reason(found: Parting) -> str:
     if found.loop:
         ways = f", which has a way out that each rank takes on its own ({found.escapes[0]})" if found.escapes else ""
         return f"One side has left the loop `{found.loop}`{ways}; the other is in it, still or again."
-    sign = SIGN_WORDS[found.sign]
+    sign = sign_words(found.sign, found.culprit.ranks)
     return f"Why {own}: {sign}." if found.decided else f"{sign.capitalize()}."
 
 
@@ -125,9 +125,10 @@ def _outside(case: Case, root: OutsideRoot, shift: Shift) -> Explanation:
     theirs = next((op for op in issued if op is not None), None)
     if mine is None or theirs is None:
         return found
+    sign = Sign.SKIPPED if shift.skipped > 0 else Sign.MADE_MORE
     divergence = Divergence(
         group=shift.group, seq=shift.seq, culprit_op=mine.op.value, culprit_site=mine.site, victim_op=theirs.op.value,
-        victim_site=theirs.site, fact=SIGN_WORDS[Sign.SKIPPED if shift.skipped > 0 else Sign.MADE_MORE],
+        victim_site=theirs.site, fact=sign_words(sign, root.ranks),
     )  # fmt: skip
     return replace(found, divergence=divergence)
 

@@ -8,7 +8,7 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule, Told, When
 from ncclwatch_server.judge.rules.frames import mismatch
 from ncclwatch_server.judge.telling.evidence import culprit
-from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.signs import sign_words
 from ncclwatch_server.judge.telling.words import at, group_words, op_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.finders.out_of_step import OutOfStep, comparable, find_out_of_step
@@ -33,7 +33,7 @@ def _reason(found: Parting) -> str:
     same = "All ranks make the same call with different arguments."
     if not found.decided:
         return same
-    return f"{same} Why {ranks_words(found.culprit.ranks)}: {SIGN_WORDS[found.sign]}."
+    return f"{same} Why {ranks_words(found.culprit.ranks)}: {sign_words(found.sign, found.culprit.ranks)}."
 
 
 def warn(case: Case) -> Iterator[Told]:

@@ -239,7 +239,8 @@ def _own_endings(gone: Mapping[int, Ending]) -> list[int]:
     told = [e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP and not e.exception]
     killed_before_s = max(told, default=0.0) - KILL_AFTER_S
     # SIGKILL long after somebody was told to stop is the launcher's second word, not a failure.
-    return [rank for rank in own if not (gone[rank].signal == signal.SIGKILL and gone[rank].age_s <= killed_before_s)]
+    late = {rank for rank in own if gone[rank].signal == signal.SIGKILL and gone[rank].age_s <= killed_before_s}
+    return [rank for rank in own if rank not in late or gone[rank].exception]
 
 
 def is_victim(ending: Ending) -> bool:
@@ -248,8 +249,10 @@ def is_victim(ending: Ending) -> bool:
 
 
 def was_told(ending: Ending) -> bool:
-    """Say whether somebody told a rank to stop."""
-    return ending.signal in _TOLD_TO_STOP or ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
+    """Say whether somebody told a rank to stop, other than a launcher that told one that had raised already."""
+    if ending.exception:
+        return ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
+    return ending.signal in _TOLD_TO_STOP
 
 
 def is_timeout(ending: Ending) -> bool:

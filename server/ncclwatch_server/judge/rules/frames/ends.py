@@ -164,14 +164,14 @@ def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -
 
 def ending_words(ending: Ending) -> str:
     """Return how a rank ended, in words."""
+    if ending.exception:  # whoever sent a signal sent it to a rank that was ending
+        return f"ended with {_raised(ending)}"
     if ending.signal is not None:
         try:
             name = signal.Signals(ending.signal).name
         except ValueError:
             name = f"signal {ending.signal}"
         return f"was killed by {name}"
-    if ending.exception:
-        return f"ended with {_raised(ending)}"
     if ending.exit_code:
         return f"ended with exit code {ending.exit_code}"
     if ending.kind == "vanished":

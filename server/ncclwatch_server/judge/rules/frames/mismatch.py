@@ -13,7 +13,7 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.rules.frames.data_buckets import bucket_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.forwards import remedies, words
-from ncclwatch_server.judge.telling.signs import SIGN_WORDS
+from ncclwatch_server.judge.telling.signs import sign_words
 from ncclwatch_server.judge.telling.words import (
     at_line,
     either_words,
@@ -194,7 +194,7 @@ def _divergence(views: Mapping[int, RankView], root: MismatchRoot) -> Divergence
         their = find_issued(views[other.ranks[0]], group, found.shift.seq) or other.op
         return Divergence(
             group=group, seq=found.shift.seq, culprit_op=own.op.value, culprit_site=own.site,
-            victim_op=their.op.value, victim_site=their.site, fact=SIGN_WORDS[found.sign],
+            victim_op=their.op.value, victim_site=their.site, fact=sign_words(found.sign, found.culprit.ranks),
         )  # fmt: skip
     if found.slip is not None:
         guilty = found.culprit.ranks[0]
@@ -211,7 +211,7 @@ def _divergence(views: Mapping[int, RankView], root: MismatchRoot) -> Divergence
     return Divergence(
         group=group, seq=seq, culprit_op=found.culprit.op.op.value, culprit_site=found.culprit.op.site,
         victim_op=other.op.op.value, victim_site=other.op.site,
-        fact=SIGN_WORDS[found.sign],
+        fact=sign_words(found.sign, found.culprit.ranks),
     )  # fmt: skip
 
 
