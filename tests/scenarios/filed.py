@@ -47,10 +47,11 @@ def _last_words(ring: WrittenRing, view: RankView) -> None:
     if ending is None:
         return
     ring.beat(ending.age_s)
-    if ending.kind not in TOLD_BY_THE_RANK:
+    kind, code = ("crashed", 1) if ending.exception else (ending.kind, ending.exit_code)  # said before any signal came
+    if kind not in TOLD_BY_THE_RANK:
         return
     site = ending.site
-    found: dict[str, object] = {"kind": ending.kind, "exit_code": ending.exit_code, "exception": ending.exception}
+    found: dict[str, object] = {"kind": kind, "exit_code": code, "exception": ending.exception}
     if site is not None:
         found |= {"file": site.file, "line": site.line, "function": site.function}
     ring.say(Word.ENDED, json.dumps(found))
