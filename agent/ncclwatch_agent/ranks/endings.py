@@ -26,6 +26,8 @@ def merge(note: Ending | None, death: Death) -> Ending | None:
     code = os.waitstatus_to_exitcode(death.status)
     said = note or Ending(kind="exited")
     if code < 0:
+        if said.kind == "exited":  # it had handled what it raised: that is not how it ended
+            said = replace(said, exception="", site=None)
         return replace(said, kind="signalled", signal=-code, exit_code=None)
     if not code:  # whatever it had caught, it ended well after all
         return Ending(kind="exited", exit_code=0, age_s=said.age_s)

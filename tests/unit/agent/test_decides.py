@@ -88,6 +88,17 @@ def test_the_kernels_word_on_an_end_goes_before_the_ranks(
     assert merge(note, death) == ending
 
 
+def test_a_rank_that_was_killed_on_its_way_out_did_not_end_with_what_it_had_handled():
+    note = Ending(kind="exited", exception="E: handled", site=SITE, age_s=2.0)
+    assert merge(note, Death(gone=True, status=KILLED)) == Ending(kind="signalled", signal=KILLED, age_s=2.0)
+
+
+def test_a_rank_that_was_killed_on_its_way_out_ended_with_what_it_raised():
+    note = Ending(kind="crashed", exit_code=1, exception="E: raised", site=SITE, age_s=2.0)
+    killed = Ending(kind="signalled", signal=KILLED, exception="E: raised", site=SITE, age_s=2.0)
+    assert merge(note, Death(gone=True, status=KILLED)) == killed
+
+
 NOTES = [
     ('{"kind":"exited","exit_code":0}', Ending(kind="exited", exit_code=0)),
     ('{"exception":"E: x"}', Ending(kind="crashed", exception="E: x")),
