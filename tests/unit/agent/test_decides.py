@@ -93,12 +93,6 @@ def test_a_rank_that_was_killed_on_its_way_out_did_not_end_with_what_it_had_hand
     assert merge(note, Death(gone=True, status=KILLED)) == Ending(kind="signalled", signal=KILLED, age_s=2.0)
 
 
-def test_a_rank_that_was_killed_on_its_way_out_ended_with_what_it_raised():
-    note = Ending(kind="crashed", exit_code=1, exception="E: raised", site=SITE, age_s=2.0)
-    killed = Ending(kind="signalled", signal=KILLED, exception="E: raised", site=SITE, age_s=2.0)
-    assert merge(note, Death(gone=True, status=KILLED)) == killed
-
-
 NOTES = [
     ('{"kind":"exited","exit_code":0}', Ending(kind="exited", exit_code=0)),
     ('{"exception":"E: x"}', Ending(kind="crashed", exception="E: x")),
