@@ -41,6 +41,7 @@ ROUND_S = 5.0  # the writer goes round at least so often
 HOUSE_S = 3600.0  # between two looks for what is no longer kept
 
 SLOW_S = 30.0  # a store that has not answered for so long fails
+ENDING_S = 5.0  # a server that ends waits so long for what is not written yet
 BUSY_S = 5.0  # an operator who wants something deleted waits so long for the writer
 
 # What will never be written, however often it is tried: a number too big, a key that is there, what is no JSON.
@@ -115,7 +116,7 @@ class Store:
     ) -> None:
         self._stopping.set()
         self._wake.set()
-        self._thread.join(timeout=1.5)
+        self._thread.join(timeout=ENDING_S)
         if left := len(self._pending) + len(self._writing):
             log.error("%d incidents, lessons and lines of the audit log are not in %s", left, database.shown(self._url))
         self.close()
