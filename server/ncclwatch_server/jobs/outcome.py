@@ -7,7 +7,7 @@ from enum import Enum
 from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.model.verdict import Cause, Certainty, Severity
 from ncclwatch_server.incidents.book import Incident, IncidentState, worst_first
-from ncclwatch_server.judge.theory.endings import is_clean
+from ncclwatch_server.judge.theory.ends.kinds import is_clean
 
 _CRASHES = frozenset({Cause.RANK_CRASHED, Cause.RANK_EXITED})
 

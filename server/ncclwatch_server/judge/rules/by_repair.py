@@ -17,7 +17,7 @@ from ncclwatch_server.judge.telling.repairs import counterfactual_words, data, d
 from ncclwatch_server.judge.telling.words import waiting_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
-from ncclwatch_server.judge.theory.endings import Went
+from ncclwatch_server.judge.theory.ends.causes import Went
 from ncclwatch_server.judge.theory.histories.exceptions import have_caught_apart
 from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.odd_side import Sign

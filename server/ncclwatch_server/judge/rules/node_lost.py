@@ -10,7 +10,7 @@ from ncclwatch_server.judge.rules.frames.ends import end_evidence
 from ncclwatch_server.judge.telling.evidence import block_evidence
 from ncclwatch_server.judge.telling.words import waiting_words
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import SAME_TIME_S
+from ncclwatch_server.judge.theory.ends.kinds import SAME_TIME_S
 from ncclwatch_server.judge.theory.finders.lost_nodes import GONE
 from ncclwatch_server.judge.theory.roots import LostNodesRoot, Root
 

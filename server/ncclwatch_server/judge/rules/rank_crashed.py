@@ -10,7 +10,8 @@ from ncclwatch.contract.words.text import ranks_words
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames.ends import tell
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import Went, failed_for_all, is_of_a_pipe, is_victim
+from ncclwatch_server.judge.theory.ends.causes import Went, failed_for_all
+from ncclwatch_server.judge.theory.ends.kinds import is_clean, is_of_a_pipe
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (
@@ -69,9 +70,10 @@ def recognise(root: Root, case: Case) -> Explanation | None:
     ending = case.views[root.ranks[0]].ending or Ending(kind="vanished")
     if ending.exception and len(root.ranks) > 1 and len(root.ranks) == case.snapshot.world_size:
         return _of_all(case, root)
-    echoes = any(is_victim(end) for rank in root.victims if (end := case.views[rank].ending) is not None)
+    echoes = any((end := case.views[rank].ending) is not None and not is_clean(end) for rank in root.victims)
     backend = case.snapshot.setup.of(root.ranks[0]).get(BACKEND)
-    advice = _advice(ending, echoes=echoes, by_nccl="nccl" in backend)
+    lost = root.ends.went is Went.LOST
+    advice = ADVICE_STORE if lost else _advice(ending, echoes=echoes, by_nccl="nccl" in backend)
     if (
         not ending.exception
         and ending.signal in (None, signal.SIGABRT)
@@ -104,9 +106,7 @@ def _is_in_all_to_all(view: RankView) -> bool:
 
 
 def _advice(ending: Ending, *, echoes: bool, by_nccl: bool) -> str:
-    if is_victim(ending) and not is_of_a_pipe(ending):
-        return ADVICE_STORE
-    if is_victim(ending):
+    if is_of_a_pipe(ending.exception):
         return ADVICE_PIPE
     if ending.exception:
         return f"{ADVICE_EXCEPTION} {ADVICE_ECHO}" if echoes else ADVICE_EXCEPTION

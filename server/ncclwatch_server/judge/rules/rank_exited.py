@@ -4,7 +4,7 @@ from ncclwatch.contract.model.verdict import Cause
 from ncclwatch_server.judge.explanation import Explanation, Rule
 from ncclwatch_server.judge.rules.frames import ends
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import Went
+from ncclwatch_server.judge.theory.ends.causes import Went
 from ncclwatch_server.judge.theory.roots import GoneRoot, Root
 
 ADVICE = (

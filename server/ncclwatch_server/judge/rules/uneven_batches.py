@@ -22,7 +22,7 @@ from ncclwatch_server.judge.telling.evidence import culprit
 from ncclwatch_server.judge.telling.words import at, at_line, counts_words
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.circles import Closed
-from ncclwatch_server.judge.theory.endings import last_site
+from ncclwatch_server.judge.theory.ends.kinds import last_site
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well, uneven_counts
 from ncclwatch_server.judge.theory.histories.parting import Parting, Way, kin_of
 from ncclwatch_server.judge.theory.roots import (

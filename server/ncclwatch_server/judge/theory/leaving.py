@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
-from ncclwatch_server.judge.theory.endings import ended_s_ago, has_given_up, lost_peer, was_told
+from ncclwatch_server.judge.theory.ends.kinds import ended_s_ago, has_given_up, lost_peer, was_told
 from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall, own_call, unfinished
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted

@@ -13,7 +13,7 @@ from ncclwatch.contract.model.job import QuietNode, WaitClass
 from ncclwatch.contract.model.rank import OpView, SourceNote
 from ncclwatch.contract.model.verdict import Certainty, Lateness
 from ncclwatch_server.judge.theory.circles import Circle
-from ncclwatch_server.judge.theory.endings import Ends
+from ncclwatch_server.judge.theory.ends.causes import Ends
 from ncclwatch_server.judge.theory.histories.forwards import OneSided
 from ncclwatch_server.judge.theory.histories.odd_side import Side
 from ncclwatch_server.judge.theory.histories.own_calls import OwnCall

@@ -17,7 +17,7 @@ from ncclwatch_server.judge.telling.words import (
     waiting_words,
 )
 from ncclwatch_server.judge.theory.case import Case, main_thread
-from ncclwatch_server.judge.theory.endings import end_site
+from ncclwatch_server.judge.theory.ends.kinds import end_site
 from ncclwatch_server.judge.theory.roots import DestroyedRoot
 from ncclwatch_server.judge.theory.waits.rank_standing import Block
 

@@ -10,15 +10,15 @@ from ncclwatch_server.judge.explanation import Explanation
 from ncclwatch_server.judge.telling.evidence import block_evidence, culprit, source_evidence
 from ncclwatch_server.judge.telling.words import at_line, either_words, waiting_words
 from ncclwatch_server.judge.theory.case import Case
-from ncclwatch_server.judge.theory.endings import (
+from ncclwatch_server.judge.theory.ends.causes import find_echoes, followers
+from ncclwatch_server.judge.theory.ends.kinds import (
     end_site,
     ended_s_ago,
-    followers,
     has_torn_down,
     is_clean,
-    is_of_a_pipe,
-    is_victim,
     last_site,
+    lost_peer,
+    without_numbers,
 )
 from ncclwatch_server.judge.theory.roots import GoneRoot
 
@@ -36,18 +36,20 @@ ADVICE_KEY = (
 
 def tell(case: Case, ranks: tuple[int, ...], *, advice: str) -> Explanation:
     """Return what is told of ranks that crashed."""
-    view = case.views[ranks[0]]
+    views = [case.views[rank] for rank in ranks]
+    view = views[0]
     ending = view.ending or Ending(kind="vanished")
     site = ending.site or last_site(view)
-    where = at_line(ending.site) if ending.site else f"; its last operation was{at_line(site)}" if site else ""
+    last = f"; {'its' if len(ranks) == 1 else 'their'} last operation was{at_line(site)}" if site else ""
+    where = at_line(ending.site) if ending.site else last
     host = f" on {view.host}" if len(ranks) == 1 else ""
     victims = followers(case, ranks)
     return Explanation(
         cause=Cause.RANK_CRASHED,
-        summary=f"{ranks_words(ranks)}{host} {ending_words(ending)}{where}.",
+        summary=f"{ranks_words(ranks)}{host} {_ended_words(case, ranks)}{where}.",
         explanation=_explanation(case, ranks, victims),
         advice=advice,
-        culprits=tuple(culprit(case.views[rank], end_site(case.views[rank]), ending_words(ending)) for rank in ranks),
+        culprits=tuple(culprit(view, end_site(view), ending_words(_ending(view))) for view in views),
         victims=victims,
         onset_s=ended_s_ago(view),
         evidence=end_evidence(case, ranks),
@@ -138,28 +140,42 @@ def _ended(view: RankView) -> str:
 
 
 def _explanation(case: Case, ranks: tuple[int, ...], victims: tuple[int, ...]) -> str:
-    errors = [v for v in victims if (e := case.views[v].ending) is not None and is_victim(e)]
+    errors = [v for v in victims if (end := case.views[v].ending) is not None and not is_clean(end)]
     after = f" {ranks_words(errors).capitalize()} ended after it, as a consequence." if errors else ""
+    ending, known = _ending(case.views[ranks[0]]), len(case.views) == case.snapshot.world_size
     if len(ranks) == len(case.views):
-        known = "ranks" if len(ranks) == case.snapshot.world_size else "ranks that are known"
-        return f"All {known} raised the same at the same line."
-    if all(is_victim(view.ending) for view in case.views.values() if view.ending is not None):
-        ending = case.views[ranks[0]].ending
-        own = ending is not None and is_of_a_pipe(ending)
-        lost = (
-            "the other end of a pipe or socket of the program's own (a loader process, a service)"
-            if own
-            else "the store, the process through which ranks find each other"
-        )
+        return _of_all(ending, len(ranks), known=known)
+    if lost_peer(ending) and ranks[0] in find_echoes(case):
+        lost = "the store, the process through which ranks find each other"
         return f"{ranks_words(ranks).capitalize()} lost {lost}: no rank had ended before.{after}"
     others = [view.ending for rank, view in case.views.items() if rank not in ranks]
-    if others and not victims and all(end is not None and is_clean(end) for end in others):
+    if known and not victims and all(end is not None and is_clean(end) for end in others):
         return "All other ranks had ended well, or did so after it."
     if not victims and all(has_torn_down(case.views[rank]) for rank in ranks):
         had = "it had destroyed its" if len(ranks) == 1 else "they had destroyed their"
         return f"No rank that is known waits for {ranks_words(ranks)}: {had} process groups."
     gone = "it is gone" if len(ranks) == 1 else "they are gone"
     return f"The other ranks need {ranks_words(ranks)} for every further collective, and {gone}.{after}"
+
+
+def _of_all(ending: Ending, count: int, *, known: bool) -> str:
+    """Explain an end that all ranks had which are known, or the only one."""
+    all_ranks = "All ranks" if known else "All ranks that are known"
+    if count == 1:
+        return "The job has no other rank." if known else "Nothing is known of the other ranks."
+    if ending.exception:
+        return f"{all_ranks} raised the same error at the same line."
+    return f"{all_ranks} were killed by the same signal at the same time."
+
+
+def _ended_words(case: Case, ranks: tuple[int, ...]) -> str:
+    """Return how some ranks ended in one way; what they raised without the numbers, where these differ."""
+    endings = [case.views[rank].ending or Ending(kind="vanished") for rank in ranks]
+    said = endings[0]
+    if len({ending.exception for ending in endings}) > 1:
+        said = replace(said, exception=without_numbers(said.exception))
+    words = ending_words(said)
+    return words.replace("was killed", "were killed", 1) if len(ranks) > 1 else words
 
 
 def ending_words(ending: Ending) -> str:

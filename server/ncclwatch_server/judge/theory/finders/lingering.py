@@ -7,7 +7,7 @@ is long, and it needs that every rank which is left stands still.
 from ncclwatch.contract.model.rank import ProcessState, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, main_thread
-from ncclwatch_server.judge.theory.endings import ended_s_ago, is_clean
+from ncclwatch_server.judge.theory.ends.kinds import ended_s_ago, is_clean
 from ncclwatch_server.judge.theory.roots import LingeringRoot, Stay
 from ncclwatch_server.judge.theory.stillness import Trouble, still_s_of, stillness
 from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, GONE_STATES

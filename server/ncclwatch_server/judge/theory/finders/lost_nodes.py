@@ -13,7 +13,7 @@ from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import Ending, Op, RankView
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
-from ncclwatch_server.judge.theory.endings import SAME_TIME_S, ended_s_ago, is_timeout, lost_peer, was_told
+from ncclwatch_server.judge.theory.ends.kinds import SAME_TIME_S, ended_s_ago, is_timeout, lost_peer, was_told
 from ncclwatch_server.judge.theory.finders.meetings import unexplained_blocks
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
 from ncclwatch_server.judge.theory.lateness import FIRST_TIME_S, allowed_s

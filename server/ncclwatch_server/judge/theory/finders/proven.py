@@ -11,7 +11,8 @@ from ncclwatch.contract.model.rank import CallSite, Ending, Op, RankView, Source
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.circles import BY_ONE_S, find_circles
-from ncclwatch_server.judge.theory.endings import Went, ended_s_ago, find_ends, followers, has_given_up, is_clean
+from ncclwatch_server.judge.theory.ends.causes import Went, find_ends, followers
+from ncclwatch_server.judge.theory.ends.kinds import ended_s_ago, has_given_up, is_clean
 from ncclwatch_server.judge.theory.histories.batches import ran_out_as_well
 from ncclwatch_server.judge.theory.histories.forwards import OneSided, one_sided_forward
 from ncclwatch_server.judge.theory.histories.lines.call_sites import parting_condition, rank_condition

@@ -8,7 +8,7 @@ from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.model.verdict import Verdict
 from ncclwatch_server.judge import judge
 from ncclwatch_server.judge.rules.frames.ends import ending_words
-from ncclwatch_server.judge.theory.endings import is_victim
+from ncclwatch_server.judge.theory.ends.kinds import lost_peer, was_told
 from tests.scenarios.situation import Situation
 
 
@@ -42,6 +42,8 @@ def test_an_end_that_nobody_waits_for_is_told_only_if_it_says_what_failed(ending
     ("ending", "victim"),
     [
         (Ending(kind="signalled", signal=15), True),
+        (Ending(kind="crashed", exit_code=143), True),  # a handler or a shell that passes SIGTERM on
+        (Ending(kind="crashed", exit_code=137), False),
         (Ending(kind="signalled", signal=9), False),
         (Ending(kind="crashed", exit_code=1, exception="KeyboardInterrupt: "), True),
         (Ending(kind="crashed", exit_code=1, exception="RuntimeError: Connection closed by peer [::1]:1"), True),
@@ -50,7 +52,7 @@ def test_an_end_that_nobody_waits_for_is_told_only_if_it_says_what_failed(ending
     ],
 )
 def test_who_lost_a_peer_or_was_told_to_stop_is_a_victim(ending: Ending, victim: bool):
-    assert is_victim(ending) is victim
+    assert (was_told(ending) or lost_peer(ending)) is victim
 
 
 @pytest.mark.parametrize(

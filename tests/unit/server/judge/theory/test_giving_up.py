@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ncclwatch.contract.model.rank import Op, OpView, ProcessState, ProcessView, RankView
-from ncclwatch_server.judge.theory.endings import has_given_up
+from ncclwatch_server.judge.theory.ends.kinds import has_given_up
 
 
 def view(error: str, since_s: float = 5.0, *, call_ago_s: float = 9.0) -> RankView:

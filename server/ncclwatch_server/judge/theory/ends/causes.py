@@ -10,8 +10,25 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from ncclwatch.contract.model.rank import CallSite, Ending, GroupView, OpView, ProcessState, RankView, WaitKind
+from ncclwatch.contract.model.preflight import BACKEND
+from ncclwatch.contract.model.rank import Ending, GroupView, OpView, ProcessState, RankView, WaitKind
 from ncclwatch_server.judge.theory.case import Case, device_patience_s
+from ncclwatch_server.judge.theory.ends.kinds import (
+    SAME_TIME_S,
+    ended_s_ago,
+    has_given_up,
+    has_words_of_a_loss,
+    is_clean,
+    is_mute,
+    is_of_a_backend,
+    is_of_a_pipe,
+    is_of_the_store,
+    is_timeout,
+    lost_peer,
+    raised_the_same,
+    says_nothing,
+    was_told,
+)
 from ncclwatch_server.judge.theory.histories.own_calls import unfinished
 from ncclwatch_server.judge.theory.waits.mismatches import Mismatch
 from ncclwatch_server.judge.theory.waits.proof import seen_after_s
@@ -25,33 +42,14 @@ from ncclwatch_server.judge.theory.waits.rank_standing import (
 )
 from ncclwatch_server.judge.theory.waits.wait_graph import able_to_come, victims_of
 
-# What a rank says when a peer is gone. The words of one cause vary with timing and transport.
-_LOST_PEER = (
-    "connection closed by peer",
-    "connection reset by peer",
-    "broken pipe",
-    "connection was likely closed",
-    "connection refused",
-    "socket closed",
-    "remote process exited",
-    "timed out waiting",
-    "timeout waiting",
-    "nccl communicator was aborted",
-    "failed to recv, got 0 bytes",
-    "application timeout caused pair closure",
-)
-_STORE_ERROR = re.compile(r"^(DistNetworkError|DistStoreError)|TCPStore")
-# What Python raises for the program's own pipes and sockets. No backend of collectives raises these.
-_PIPE_ERROR = re.compile(r"^(ConnectionResetError|ConnectionRefusedError|ConnectionAbortedError|BrokenPipeError)")
-_BACKEND_ERROR = re.compile(r"^(RuntimeError|Dist\w*Error|AcceleratorError)")
 _OF_A_CHECKPOINT = re.compile(r"\bCheckpointException ranks:dict_keys\(\[([\d, ]+)\]\)")
-_TIMED_OUT = re.compile(r"time[d ]*out", re.IGNORECASE)
 NEWS_OF_AN_END_S = 5.0  # a rank seen alive so long after another's end had not ended before it
-SAME_TIME_S = 1.0  # what clocks of two nodes may differ by
 LAST_WORD_S = 6.0  # in which a process that has left its program ends, and the kernel tells the code
 _LEFT_AGAIN = (WaitKind.INIT, WaitKind.NEW_GROUP, WaitKind.STORE)
 KILL_AFTER_S = 2.0  # launchers leave at least this between SIGTERM and SIGKILL
-_TOLD_TO_STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+KILL_UNTIL_S = 600.0  # and hardly any leaves more
+STOPPING_S = 60.0  # a rank still there so long after another one was told to stop was hardly told the same
+ABORT_AFTER_S = 60.0  # no watchdog of a backend aborts a rank for a shorter wait
 
 
 class Went(Enum):
@@ -59,7 +57,7 @@ class Went(Enum):
 
     FAILED = "failed"  # with an error of their own, or by a signal that nobody sent to all
     LEFT = "left"  # with exit code 0, while others needed them
-    LOST = "lost"  # as if they had lost a rank, though none was gone before: it was the store, or a pipe of their own
+    LOST = "lost"  # as if they had lost a rank, though none was gone before: it was the store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +77,10 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
         return None
     if case.told:
         gone = _before_what_was_told(case, gone)
-    suspects = _told_or_missed(case, gone, _own_endings(gone))
+    echoes = find_echoes(case).intersection(gone)
+    suspects = _told_or_missed(case, gone, echoes, _own_endings(gone, echoes))
     if not suspects:
-        return None if case.told else _lost_no_rank(case, gone)
+        return None if case.told else _told_alone(case, gone) or _lost_no_rank(case, gone, echoes)
     failed = tuple(rank for rank in suspects if not is_clean(gone[rank]))
     if failed:
         mismatch = _mismatch_at_the_end(case) if not case.told else None
@@ -91,14 +90,67 @@ def find_ends(case: Case) -> Ends | Mismatch | None:
         left = _left_before(case, first, suspects) or _missed_before(case, first, suspects)
         if left:
             return Ends(went=Went.LEFT, ranks=left)
-        alike = tuple(r for r in failed if _same_end(gone[r], gone[first]) or r == first)
-        return Ends(went=Went.FAILED, ranks=alike, first=first, failed=failed)
+        return Ends(went=Went.FAILED, ranks=_alike(case, failed, first), first=first, failed=failed)
     if any(_is_still_ending(case.views[rank]) for rank in suspects):
         return None
-    # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one.
-    lost, waited_for = any(lost_peer(ending) for ending in gone.values()), _waited_for(case, suspects)
-    left = tuple(suspects) if lost else tuple(rank for rank in suspects if rank in waited_for)
+    # Where a backend raises at the loss of a peer, nobody waits any more, but somebody has lost one that went before.
+    lost_s = max((ended_s_ago(case.views[rank]) for rank in echoes if lost_peer(gone[rank])), default=float("inf"))
+    waited_for = _waited_for(case, suspects)
+    left = tuple(r for r in suspects if r in waited_for or ended_s_ago(case.views[r]) + SAME_TIME_S >= lost_s)
     return Ends(went=Went.LEFT, ranks=left) if left else None
+
+
+def find_echoes(case: Case) -> frozenset[int]:
+    """Return the ranks that are gone and may have ended for another one: told to stop, aborted, or by a lost peer.
+
+    What the program raises may have the words of a lost peer as well, of a service or a pipe. That is an echo only of
+    a rank that had failed before, or in the same moment: a connection is closed before anybody sees the end.
+    """
+    gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
+    told = {rank for rank, ending in gone.items() if was_told(ending)}
+    worded = {rank for rank, ending in gone.items() if rank not in told and lost_peer(ending)}
+    programs = {rank for rank in worded if not is_of_a_backend(gone[rank].exception)}
+    failed = (r for r, ending in gone.items() if r not in told | programs and not is_clean(ending))
+    before_s = max((ended_s_ago(case.views[rank]) + SAME_TIME_S for rank in failed), default=0.0)
+    before_s = max((before_s, *(ended_s_ago(case.views[rank]) for rank in told)))
+    own = {rank for rank in programs if ended_s_ago(case.views[rank]) >= before_s}
+    aborted = (rank for rank, ending in gone.items() if _was_aborted(case, rank, ending))
+    return frozenset((*told, *(worded - own), *aborted))
+
+
+def _was_aborted(case: Case, rank: int, ending: Ending) -> bool:
+    """Say whether a watchdog ended a rank because another one did not come to the collective in which it waited."""
+    if ending.signal != signal.SIGABRT or ending.exception:
+        return False
+    view = case.views[rank]
+    op = next((op for op in reversed(view.history) if not op.op.is_p2p and not op.completed), None)
+    group = group_of(view, op.group) if op is not None else None
+    if op is None or group is None or op.age_s - ending.age_s < ABORT_AFTER_S:
+        return False
+    others = (group_of(case.views[other], op.group) for other in group.ranks if other in case.views)
+    return any(other is not None and not other.blind and other.enqueued < op.seq for other in others)
+
+
+def _alike(case: Case, failed: tuple[int, ...], first: int) -> tuple[int, ...]:
+    """Return who failed as the first one did: who raised the same, or all ranks that one signal ended at one time."""
+    ending = case.views[first].ending
+    ends = {rank: end for rank in failed if (end := case.views[rank].ending) is not None}
+    if ending is None or ending.exception:
+        return tuple(r for r, end in ends.items() if r == first or (ending and raised_the_same(end, ending)))
+    since_s = ended_s_ago(case.views[first]) - SAME_TIME_S
+    together = [r for r, end in ends.items() if end.signal == ending.signal and ended_s_ago(case.views[r]) >= since_s]
+    return tuple(together) if ending.signal and len(together) == len(case.views) else (first,)
+
+
+def _told_alone(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
+    """Return the ranks that were told to stop while others were not, and waited for them long after."""
+    there_s = (*(case.views[r].news_age_s for r in case.blocked), *(ended_s_ago(case.views[r]) for r in gone))
+    told = [r for r, e in gone.items() if was_told(e) and ended_s_ago(case.views[r]) - min(there_s) >= STOPPING_S]
+    if not told:
+        return None
+    others = [rank for rank in gone if rank not in told]
+    ranks = tuple(sorted(_waited_for(case, told))) or (tuple(told) if unfinished(case.views, told, others) else ())
+    return Ends(went=Went.FAILED, ranks=ranks, first=_first(case, ranks), failed=ranks) if ranks else None
 
 
 def _is_still_ending(view: RankView) -> bool:
@@ -116,7 +168,7 @@ def _left_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int, 
     such a rank may have lost its peer.
     """
     view = case.views[first]
-    if view.ending is None or not _says_nothing(view.ending):
+    if view.ending is None or not says_nothing(view.ending):
         return ()
     since_s = ended_s_ago(view)
     earlier = (
@@ -148,34 +200,21 @@ def _missed_before(case: Case, first: int, suspects: Iterable[int]) -> tuple[int
     return tuple(r for r, each in clean if each.ending and is_clean(each.ending) and ended_s_ago(each) > since_s)
 
 
-def _says_nothing(ending: Ending) -> bool:
-    """Say whether all that is known of an end is an exit code."""
-    return bool(ending.exit_code) and not ending.exception and ending.signal is None
-
-
-def _is_mute(ending: Ending) -> bool:
-    """Say whether nothing is known of an end that tells a failure from a launcher that needs the rank no longer.
-
-    `ray.kill` ends a worker with exit code 1, whatever it was doing, and so does the end of a trainer of Ray.
-    """
-    return _says_nothing(ending) or ending.kind == "vanished"
-
-
-def _told_or_missed(case: Case, gone: Mapping[int, Ending], own: list[int]) -> list[int]:
+def _told_or_missed(case: Case, gone: Mapping[int, Ending], echoes: frozenset[int], own: list[int]) -> list[int]:
     """Return the ranks whose end says something, or was missed by another rank.
 
     That one waits for it, or ended after it for the loss of a peer, or had ended well without a call that it made.
     """
-    mute = [rank for rank in own if _is_mute(gone[rank])]
+    mute = [rank for rank in own if is_mute(gone[rank])]
     if not mute:
         return own
     missed = set(_waited_for(case, mute))
-    lost_s = [ended_s_ago(case.views[rank]) for rank, ending in gone.items() if is_victim(ending)]
+    lost_s = [ended_s_ago(case.views[rank]) for rank in echoes]
     if lost_s:
         since_s = min(lost_s) - SAME_TIME_S
         missed.update(rank for rank in mute if ended_s_ago(case.views[rank]) >= since_s)
     missed.update(unfinished(case.views, [rank for rank, ending in gone.items() if is_clean(ending)], mute))
-    return [rank for rank in own if rank in missed or not _is_mute(gone[rank])]
+    return [rank for rank in own if rank in missed or not is_mute(gone[rank])]
 
 
 def _before_what_was_told(case: Case, gone: Mapping[int, Ending]) -> dict[int, Ending]:
@@ -203,81 +242,46 @@ def _is_of_the_program(view: RankView, ending: Ending) -> bool:
     if is_clean(ending):
         return not has_given_up(view)
     error = ending.exception
-    told = is_victim(ending) or is_timeout(ending) or _is_no_ranks(error)
-    return bool(error) and not told and not _BACKEND_ERROR.search(error)
+    told = was_told(ending) or has_words_of_a_loss(error) or is_timeout(ending)
+    return bool(error) and not (told or is_of_a_backend(error) or is_of_the_store(error) or is_of_a_pipe(error))
 
 
-def _lost_no_rank(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
-    """Return the ranks that ended as if they had lost a rank, though none was gone before them.
-
-    What they lost was the store, or the other end of a pipe of the program's own: to a loader process, a service.
+def _lost_no_rank(case: Case, gone: Mapping[int, Ending], echoes: frozenset[int]) -> Ends | None:
+    """Return the ranks that ended as if they had lost a rank, though none was gone before them: they lost the store.
 
     That none was gone is known once each rank has ended, or has been seen alive long after the first end. Whoever
     was told to stop may have taken the store along, and a timeout has a reason of its own.
     """
-    raised = [rank for rank, ending in gone.items() if ending.exception and lost_peer(ending)]
+    raised = [rank for rank in echoes if gone[rank].exception and lost_peer(gone[rank])]
     if not raised or len(case.views) < case.snapshot.world_size:
         return None
     first = _first(case, raised)
-    error = gone[first].exception
-    if first != _first(case, gone) or not _is_no_ranks(error) or _TIMED_OUT.search(error):
+    if first != _first(case, gone) or not is_of_the_store(gone[first].exception) or is_timeout(gone[first]):
         return None
     since_s = ended_s_ago(case.views[first]) - NEWS_OF_AN_END_S
     if any(view.news_age_s >= since_s for rank, view in case.views.items() if rank not in gone):
         return None
-    alike = tuple(rank for rank in raised if rank == first or _same_end(gone[rank], gone[first]))
+    alike = tuple(sorted(rank for rank in raised if rank == first or raised_the_same(gone[rank], gone[first])))
     return Ends(went=Went.LOST, ranks=alike, first=first)
 
 
-def _is_no_ranks(error: str) -> bool:
-    return bool(_STORE_ERROR.search(error) or _PIPE_ERROR.search(error))
-
-
-def _own_endings(gone: Mapping[int, Ending]) -> list[int]:
+def _own_endings(gone: Mapping[int, Ending], echoes: frozenset[int]) -> list[int]:
     """Return the ranks that did not end because of another one."""
-    own = [rank for rank, ending in gone.items() if not is_victim(ending)]
-    told = [e.age_s for e in gone.values() if e.signal in _TOLD_TO_STOP and not e.exception]
-    killed_before_s = max(told, default=0.0) - KILL_AFTER_S
-    # SIGKILL long after somebody was told to stop is the launcher's second word, not a failure.
-    late = {rank for rank in own if gone[rank].signal == signal.SIGKILL and gone[rank].age_s <= killed_before_s}
-    return [rank for rank in own if rank not in late or gone[rank].exception]
+    told_s = [end.age_s for end in gone.values() if was_told(end) and not end.exception]
+    own = [rank for rank in gone if rank not in echoes]
+    return [rank for rank in own if not _was_killed_after(gone[rank], told_s)]
 
 
-def is_victim(ending: Ending) -> bool:
-    """Say whether a rank ended because a peer was lost or it was told to stop."""
-    return was_told(ending) or lost_peer(ending)
-
-
-def was_told(ending: Ending) -> bool:
-    """Say whether somebody told a rank to stop, other than a launcher that told one that had raised already."""
-    if ending.exception:
-        return ending.exception.startswith(("KeyboardInterrupt", "SignalException"))
-    return ending.signal in _TOLD_TO_STOP
-
-
-def is_timeout(ending: Ending) -> bool:
-    """Say whether a rank raised because something took too long."""
-    return bool(_TIMED_OUT.search(ending.exception))
-
-
-def lost_peer(ending: Ending) -> bool:
-    """Say whether a rank ended with what is raised at the loss of a peer."""
-    return any(words in ending.exception.lower() for words in _LOST_PEER)
-
-
-def is_clean(ending: Ending) -> bool:
-    """Say whether a rank ended with exit code 0, as far as anybody knows."""
-    return ending.kind == "exited" or (ending.kind != "signalled" and ending.exit_code == 0)
+def _was_killed_after(ending: Ending, told_s: Iterable[float]) -> bool:
+    """Say whether SIGKILL came long after somebody was told to stop: the launcher's second word, not a failure."""
+    if ending.signal != signal.SIGKILL or ending.exception:
+        return False
+    return any(KILL_AFTER_S <= told - ending.age_s <= KILL_UNTIL_S for told in told_s)
 
 
 def _first(case: Case, ranks: Iterable[int]) -> int:
     """Return the rank that ended first; ages on one node are comparable, across nodes to about a second."""
     return max(ranks, key=lambda rank: (ended_s_ago(case.views[rank]), -rank))
-
-
-def ended_s_ago(view: RankView) -> float:
-    """Return how long ago a rank ended, 0 if it has not."""
-    return view.ending.age_s + view.news_age_s if view.ending is not None else 0.0
 
 
 def _waited_for(case: Case, ranks: Iterable[int]) -> frozenset[int]:
@@ -340,6 +344,8 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
             by_name.setdefault(group.name, {})[rank] = group
     endings = [view.ending for view in case.views.values() if view.ending is not None]
     aborted = any(ending.signal == signal.SIGABRT for ending in endings)
+    backends = [case.snapshot.setup.of(rank).get(BACKEND) for rank in case.views]
+    by_nccl = any("nccl" in backend and "gloo" not in backend for backend in backends)
     for name, members in sorted(by_name.items()):
         newest = {group.enqueued for group in members.values()}
         told = (group.completed for group in members.values() if not (group.blind or group.untold))
@@ -347,7 +353,7 @@ def _mismatch_at_the_end(case: Case) -> Mismatch | None:
         for seq in sorted(newest | {ended}):
             issued = {r: op for r in members if (op := find_issued(case.views[r], name, seq)) is not None}
             # all_gather may have its sizes, as NCCL takes them; gloo answers unequal ones with SIGABRT.
-            sides = _sides_by_size(issued) if aborted and seq in newest else sides_of(issued)
+            sides = _sides_by_size(issued) if aborted and seq in newest and not by_nccl else sides_of(issued)
             if seq and len(sides) > 1:
                 operation = Operation(group=name, seq=seq, members=tuple(sorted(members)))
                 return Mismatch(operation=operation, sides=sides)
@@ -359,11 +365,6 @@ def _sides_by_size(issued: Mapping[int, OpView]) -> tuple[tuple[int, ...], ...]:
     for rank, op in issued.items():
         sizes.setdefault((*op_key(op), op.numel), []).append(rank)
     return tuple(map(tuple, sizes.values()))
-
-
-def _same_end(one: Ending, other: Ending) -> bool:
-    """Say whether two ranks raised the same at the same line: then it is the program's error, not one rank's."""
-    return bool(one.exception) and (one.exception, one.site) == (other.exception, other.site)
 
 
 def failed_for_all(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -383,38 +384,12 @@ def failed_for_all(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def followers(case: Case, ranks: tuple[int, ...]) -> tuple[int, ...]:
-    """Return who waits for ranks that are gone, and who ended because of them."""
+    """Return who waits for ranks that are gone, and who ended because of them, and so no earlier."""
     waiting = set(victims_of(case.graph, ranks))
-    ended = {rank for rank, view in case.views.items() if view.ending is not None and is_victim(view.ending)}
-    mute = [rank for rank, v in case.views.items() if v.ending is not None and _says_nothing(v.ending)]
+    first_s = max(ended_s_ago(case.views[rank]) for rank in ranks) + SAME_TIME_S
+    ended = set(find_echoes(case))
+    mute = [rank for rank, v in case.views.items() if v.ending is not None and says_nothing(v.ending)]
     if all((end := case.views[rank].ending) is not None and is_clean(end) for rank in ranks):
         ended.update(unfinished(case.views, ranks, mute))
-    return tuple(sorted((waiting | ended) - set(ranks)))
-
-
-def has_given_up(view: RankView) -> bool:
-    """Say whether a rank caught that a wait took too long, or that a peer was lost, and made no call since."""
-    error, since_s = view.last_exception, view.last_exception_s
-    of_a_wait = any(words in error.lower() for words in _LOST_PEER) or _TIMED_OUT.search(error) is not None
-    return bool(error) and of_a_wait and not any(op.completed and op.age_s < since_s for op in view.history)
-
-
-def has_torn_down(view: RankView) -> bool:
-    """Say whether a rank has destroyed the groups that it had."""
-    newest = {group.name: group.destroyed for group in view.groups}
-    return bool(newest) and all(newest.values())
-
-
-def end_site(view: RankView) -> CallSite | None:
-    """Return where a rank ended, else where it made its last call."""
-    return (view.ending.site if view.ending is not None else None) or last_site(view)
-
-
-def last_site(view: RankView) -> CallSite | None:
-    """Return where a rank made its last call."""
-    return view.history[-1].site if view.history else None
-
-
-def is_of_a_pipe(ending: Ending) -> bool:
-    """Say whether what a rank lost was the other end of a pipe or socket of the program's own."""
-    return bool(_PIPE_ERROR.search(ending.exception))
+    later = {rank for rank in ended if ended_s_ago(case.views[rank]) <= first_s}
+    return tuple(sorted((waiting | later) - set(ranks)))
