@@ -175,13 +175,22 @@ class ProcessWatch:
         self._cpu.add(cpu_s, now_ns)
         self._io.add(io_bytes, now_ns)
         self._look_at_rest(now_ns)
+        self._look_at_threads(now_ns, frozenset(tids))
+        self._looks += 1
+        return self.state
+
+    def _look_at_threads(self, now_ns: int, tids: frozenset[int]) -> None:
+        """See what each of these threads does. One that is asked for no longer costs no descriptor."""
+        for tid in self._threads.keys() - tids:
+            self._threads.pop(tid).close()
         for tid in tids:
             thread = self._threads.get(tid)
+            if thread is not None and not thread.alive:  # another thread may have its number by now
+                thread.close()
+                thread = None
             if thread is None:
                 thread = self._threads[tid] = _ThreadCounter(self.pid, tid)
             thread.look(now_ns)
-        self._looks += 1
-        return self.state
 
     def _look_at_rest(self, now_ns: int) -> None:
         """See which children go on resting, once neither the process nor any of them has used a core for a while."""

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,35 @@ def work() -> None:
 def still_s(watch: ProcessWatch, second: int) -> float:
     watch.observe(second * SECOND_NS)
     return watch.view(second * SECOND_NS).cpu_still_s
+
+
+def test_threads_that_come_and_go_cost_no_descriptors(watch: ProcessWatch) -> None:
+    """A job may start a thread for each checkpoint, for weeks."""
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(20):
+        stop = threading.Event()
+        thread = threading.Thread(target=stop.wait)
+        thread.start()
+        watch.observe(SECOND_NS, (os.getpid(), thread.native_id or 0))
+        assert watch.thread_alive(thread.native_id or 0)
+        stop.set()
+        thread.join()
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2  # the main thread and the last one
+
+
+def test_the_number_of_a_thread_that_has_ended_may_be_that_of_a_new_one(watch: ProcessWatch) -> None:
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    tid = thread.native_id or 0
+    watch.observe(SECOND_NS, (tid,))
+    watch._threads[tid].alive = False  # as of one that had the number before
+    watch.observe(2 * SECOND_NS, (tid,))
+    assert watch.thread_alive(tid)
+    stop.set()
+    thread.join()
+    watch.observe(3 * SECOND_NS, (tid,))
+    assert not watch.thread_alive(tid)
 
 
 def test_work_is_seen(watch: ProcessWatch) -> None:
