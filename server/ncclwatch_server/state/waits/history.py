@@ -6,9 +6,10 @@ that somebody looked at are counted, those above a second, so the bound errs on 
 """
 
 import math
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 
 import numpy as np
 
@@ -122,13 +123,16 @@ class Memory:
 
     def __init__(self, known: Mapping[str, Sequence[Lesson]] | None = None) -> None:
         self._jobs: OrderedDict[str, JobHabits] = OrderedDict()
-        for name, lessons in (known or {}).items():
-            self._jobs[name] = JobHabits(lessons)
+        self.recall(known or {})
 
     def recall(self, known: Mapping[str, Sequence[Lesson]]) -> None:
         """Add what jobs taught earlier that was not at hand. What a job has taught meanwhile is newer."""
+        newer = list(self._jobs)
         for name, lessons in known.items():
-            self.of(name).recall(lessons)
+            self._jobs.setdefault(name, JobHabits()).recall(lessons)
+        for name in newer:
+            self._jobs.move_to_end(name)
+        self._make_room()
 
     def lessons(self) -> list[tuple[str, Lesson]]:
         """Return all that jobs have taught, each with the job's name, the oldest first."""
@@ -142,13 +146,27 @@ class Memory:
         """Return the habits of the job with this name, none yet if it is new."""
         found = self._jobs.setdefault(name, JobHabits())
         self._jobs.move_to_end(name)
-        while len(self._jobs) > JOBS_MAX:
-            del self._jobs[self._least_missed(found)]
+        self._make_room(name)
         return found
 
-    def _least_missed(self, newest: JobHabits) -> str:
-        """Return the job to forget: the oldest of the namespace with most jobs, if possible one without lessons."""
-        others = {name: habits for name, habits in self._jobs.items() if habits is not newest}
-        greediest = Counter(map(namespace, others)).most_common(1)[0][0]
-        names = [name for name in others if namespace(name) == greediest]
-        return next((name for name in names if not others[name].lessons()), names[0])
+    def _make_room(self, newest: str = "") -> None:
+        """Forget the oldest of the namespace with most jobs, if possible one without lessons, until the others fit.
+
+        A store may bring thousands at once.
+        """
+        excess = len(self._jobs) - JOBS_MAX
+        if excess <= 0:
+            return
+        others: dict[str, list[str]] = {}  # by namespace, whom to forget first
+        for name in sorted(self._jobs.keys() - {newest}, key=self._age_order()):
+            others.setdefault(namespace(name), []).append(name)
+        greediest = [(-len(names), number, names[::-1]) for number, names in enumerate(others.values())]
+        heapify(greediest)
+        for _ in range(excess):
+            size, number, names = greediest[0]
+            del self._jobs[names.pop()]
+            heapreplace(greediest, (size + 1, number, names))
+
+    def _age_order(self) -> Callable[[str], tuple[bool, int]]:
+        places = {name: place for place, name in enumerate(self._jobs)}
+        return lambda name: (bool(self._jobs[name].lessons()), places[name])

@@ -81,6 +81,18 @@ def test_a_job_of_the_same_name_finds_its_habits_again_and_the_number_of_names_i
     assert not memory.of("a").habits, "the oldest name is forgotten"
 
 
+def test_what_a_store_brings_is_bounded_and_the_namespace_with_most_jobs_gives_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "JOBS_MAX", 3)
+    lessons = [Lesson(kind=SAVE).with_wait(40.0, 0.0)]
+    memory = Memory({f"a/{n}": lessons for n in range(1000)} | {"b/1": lessons})
+    assert [name for name, _ in memory.lessons()] == ["a/998", "a/999", "b/1"]
+    memory.of("a/now").learn(STEP, 5.0, 0.0)
+    memory.recall({"a/old": lessons, "c/1": lessons})
+    assert {name for name, _ in memory.lessons()} == {"b/1", "c/1", "a/now"}
+
+
 def late(kind: WaitClass, onset_s: float, seq: int = 7, still_s: float = 0.0) -> Verdict:
     return verdict(
         certainty=Certainty.LATE, severity=Severity.INFO, waited=kind, onset_s=onset_s, seq=seq, still_s=still_s
