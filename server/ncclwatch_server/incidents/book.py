@@ -260,7 +260,8 @@ class IncidentBook:
             timeout_s=opening.timeout_s,
         )
         self._put(incident)
-        self._accounts[incident.id] = opening.accounts
+        if opening.accounts:
+            self._accounts[incident.id] = opening.accounts
         return incident
 
     def _has_room(self, opening: Opening) -> bool:
@@ -270,7 +271,6 @@ class IncidentBook:
             return False
         if not opening.accounts:
             return True
-        self._accounts = {each: self._accounts[each] for each in opened if each in self._accounts}
         held = Counter(account for accounts in self._accounts.values() for account in accounts)
         return all(held[account] < limits.OPEN_SHARE_MAX for account in opening.accounts)
 
@@ -342,7 +342,12 @@ class IncidentBook:
 
     def say(self, incident: Incident, verdict: Verdict) -> Incident:
         """Replace what is said of an open incident. Returns it."""
+        self._remembered.discard(incident.id)
         return self.amend(replace(incident, verdict=verdict))
+
+    def is_remembered(self, incident: Incident) -> bool:
+        """Say whether an incident is of a store, and has not been seen since it was read."""
+        return incident.id in self._remembered
 
     def amend(self, incident: Incident) -> Incident:
         """Replace what is known of an incident. Returns it."""
@@ -353,19 +358,21 @@ class IncidentBook:
         """Close one incident. Returns it."""
         return self.amend(replace(incident, state=state, closed_at=now))
 
-    def recall(self, known: Iterable[Incident]) -> None:
-        """Add incidents of earlier that were not at hand. What is known of one already is newer."""
-        for incident in known:
-            if incident.id not in self._all:
-                self._put(incident)
-                if incident.open:
-                    self._remembered.add(incident.id)
+    def recall(self, known: Iterable[Incident]) -> tuple[Incident, ...]:
+        """Add incidents of earlier that were not at hand, and return them. What is known of one already is newer."""
+        added = tuple(incident for incident in known if incident.id not in self._all)
+        for incident in added:
+            self._put(incident)
+            if incident.open:
+                self._remembered.add(incident.id)
+        return added
 
     def forget(self, job: str) -> int:
         """Forget the incidents of a job, by the name it is listed under. Returns how many there were."""
         gone = [incident.id for incident in self._all.values() if incident.job == job]
         for incident_id in gone:
             del self._all[incident_id]
+            self._closed(incident_id)
         return len(gone)
 
     def expire(self, before: float, per_job: int) -> None:
@@ -378,8 +385,15 @@ class IncidentBook:
             if (incident.closed_at or incident.opened_at) < before or counts[incident.job] > per_job:
                 del self._all[incident.id]
 
+    def _closed(self, incident_id: str) -> None:
+        """Let go of what is known of open incidents only."""
+        self._accounts.pop(incident_id, None)
+        self._remembered.discard(incident_id)
+
     def _put(self, incident: Incident) -> None:
         self._all[incident.id] = incident
+        if not incident.open:
+            self._closed(incident.id)
         closed = [i for i in self._all.values() if not i.open]
         if len(closed) > limits.CLOSED_KEPT_MAX:
             del self._all[min(closed, key=lambda i: i.closed_at or 0.0).id]

@@ -17,7 +17,7 @@ from ncclwatch_server.stragglers.reasons import kinds
 from ncclwatch_server.stragglers.reasons.batches import EXPLAINS, Batches, Mixture
 from ncclwatch_server.stragglers.reasons.kinds import Spending
 from ncclwatch_server.stragglers.reasons.pauses import HORIZON, PAUSES, Pause, Pauses
-from ncclwatch_server.stragglers.scores import Scores, Suspect
+from ncclwatch_server.stragglers.scores import SPANS, Scores, Suspect
 from ncclwatch_server.stragglers.windows import Numbers, Rows, Window, Windows
 
 WARMUP = 1  # windows that are not looked at: loading, compilation, the first use of everything
@@ -27,6 +27,7 @@ FINDINGS_MAX = 4  # of one job at a time
 SPANS_MAX = 64  # ranks whose clocks are asked how long a window was
 GONE_AFTER = 5  # windows in which a rank is not late beyond its bound any more
 PERSISTENT = 0.8  # late in so many of the windows since it began
+SETTLED = WARMUP + max(SPANS) + GONE_AFTER  # windows after which it has found what it will find
 LATE_AGAIN = 1.0  # standard deviations, in one window
 TOGETHER = 0.5  # of one another's lateness: ranks that are late for one reason are late by like amounts
 
@@ -79,6 +80,11 @@ class Stragglers:
     def findings(self) -> tuple[Finding, ...]:
         """Return what stands, the most costly first."""
         return tuple(sorted(self._found.values(), key=lambda finding: -finding.share))
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether what is slow since the first window is found by now."""
+        return self._seen >= SETTLED
 
     def add_rows(self, rows: Rows, rank: Numbers, now: float) -> bool:
         """Add the newest rows of the ranks that live. Returns whether a window has ended, so that findings are new."""

@@ -43,7 +43,9 @@ class Slowdowns:
         verdicts = [verdict_of(each, job.world_size, where, now) for each in found]
         shown = {incident.id for verdict in verdicts if (incident := self._show(job, verdict)) is not None}
         for incident in self._book.slow_of(job.key):
-            if incident.id not in shown:
+            # A server that was started again has to see some windows before it finds what the one before had found.
+            awaited = self._book.is_remembered(incident) and not job.stragglers.is_settled
+            if incident.id not in shown and not awaited:
                 closed = self._book.end(incident, IncidentState.RESOLVED, self._wall())
                 self._publisher.closed(closed)
 
@@ -67,9 +69,10 @@ class Slowdowns:
 
 
 def _same(one: Verdict, other: Verdict) -> bool:
-    """Whether two verdicts are about one slowness: of common ranks, or of all."""
+    """Whether two verdicts are about one slowness: of common ranks, or of all and of one kind."""
     ranks = [{culprit.rank for culprit in each.culprits} for each in (one, other)]
-    return bool(ranks[0] & ranks[1]) or not (ranks[0] or ranks[1])
+    kinds = [each.slowness.kind if each.slowness is not None else None for each in (one, other)]
+    return bool(ranks[0] & ranks[1]) or (not (ranks[0] or ranks[1]) and kinds[0] == kinds[1])
 
 
 def _is_news(one: Verdict, other: Verdict) -> bool:

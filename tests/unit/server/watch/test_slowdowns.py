@@ -1,5 +1,7 @@
 """The life of an incident about a slow rank: opened once, kept true, closed when it is over, apart from hangs."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from ncclwatch.contract.model.rank import CallSite
@@ -43,8 +45,8 @@ class Kept:
 class Scene:
     """One job of four ranks on one node, of which rank 2 may be slow in its loader."""
 
-    def __init__(self) -> None:
-        self.book, self.kept = IncidentBook(), Kept()
+    def __init__(self, stored: Iterable[Incident] = ()) -> None:
+        self.book, self.kept = IncidentBook(stored), Kept()
         self.slowdowns = Slowdowns(
             self.book, Publisher(self.kept, Counters(), Announcements()), lambda: 500.0 + self.now
         )
@@ -79,6 +81,17 @@ def test_a_slow_rank_is_one_incident_that_names_its_loop() -> None:
     assert verdict.slowness is not None
     assert (verdict.slowness.kind, len(scene.kept.incidents) < 10) == (SlowKind.DATA_LOADING, True)
     assert "the job continues, and could be faster" in render(incident)
+
+
+def test_a_server_that_was_started_again_keeps_the_incident_until_it_could_have_found_it_itself() -> None:
+    before = Scene()
+    before.run(30, share=0.5)
+    for share, state in ((0.5, IncidentState.OPEN), (0.0, IncidentState.RESOLVED)):
+        scene = Scene(before.book.all())
+        scene.run(10, share=share)
+        assert [incident.open for incident in scene.book.all()] == [True]
+        scene.run(40, share=share)
+        assert [incident.state for incident in scene.book.all()] == [state]
 
 
 def test_it_is_resolved_when_the_rank_is_early_again() -> None:
