@@ -87,7 +87,7 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Host[AgentLine] | Neighbours]]:
         if store is not None:
             loop = asyncio.get_running_loop()
-            store.recalled = lambda known: _call_in(loop, lambda: watch.recall(*known))
+            store.recalled = lambda known: _call_in(loop, lambda: notifier.recall(watch.recall(*known)))
             store.lost = lambda: _call_in(loop, watch.keep_again)
         guard = Guard(watch.counters.lives, log, who="ncclwatch-server")
         watch.counters.lives += (guard.life,)

@@ -82,9 +82,11 @@ class Examiner:
         for incident in self._book.close(job.key, IncidentState.RESOLVED, self._wall()):
             self._publisher.closed(incident)
 
-    async def finish(self, job: Job) -> None:
-        """Judge a job that is over for the last time."""
+    async def finish(self, job: Job, is_over: Callable[[], bool]) -> bool:
+        """Judge a job that is over for the last time. Returns whether it is over still: an agent may have come back."""
         verdicts = await self._verdicts(job)
+        if not is_over():
+            return False
         if job.gathering is not None and not job.gathering.opened:
             await self._open(job, job.gathering)  # so that the last words on a hang find its incident
         now = self._clock()
@@ -98,11 +100,14 @@ class Examiner:
             communicators=job.communicators,
         )
         await self._open(job, job.gathering)
+        if not is_over():
+            return False
         for incident in self._book.close(job.key, IncidentState.ENDED, self._wall()):
             self._publisher.closed(incident)
         incidents = tuple(each for each in self._book.all() if each.key == job.key)
         job.end = end_of(incidents, job.endings(), all_ended=job.state.over and bool(job.state.seen.all()))
         job.release()
+        return True
 
     async def gather(self, job: Job, now: float) -> None:
         """Open the incidents whose stacks are here or late, and attach those that come later."""

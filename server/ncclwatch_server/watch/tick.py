@@ -94,10 +94,10 @@ class Watch:
         """Return what the judge would get to see of a job now."""
         return job.snapshot(self._clock())
 
-    def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> None:
-        """Take what was known before this server started, of a store that was not at hand then."""
-        self.book.recall(incidents)
+    def recall(self, incidents: Sequence[Incident], lessons: Mapping[str, Sequence[Lesson]]) -> tuple[Incident, ...]:
+        """Take what was known before this server started, of a store that was not at hand then. Returns what is new."""
         self.jobs.recall(lessons)
+        return self.book.recall(incidents)
 
     def keep_again(self) -> None:
         """Keep all that is known once more: the store has lost what it had."""
@@ -171,8 +171,9 @@ class Watch:
         job.suspicion = replace(job.state.suspicion(now), uneven=job.loops.uneven(), drifted=drifted)
         job.inspection.forget_living(job.suspicion.detached)
         if self._is_over(job, now):
-            if job.over_at is not None and self._has_last_words(job, now):
-                await self._examiner.finish(job)
+            if not self._has_last_words(job, now):
+                return
+            if await self._examiner.finish(job, lambda: self._is_over(job, self._clock())):
                 self._restarts.over(job)
             return
         job.over_at = None

@@ -95,3 +95,32 @@ def test_a_job_that_comes_back_and_goes_on_opens_another_incident_for_its_next_h
     scene.look(job, 15.0)
     later, first = scene.watch.book.all()
     assert (later.open, first.state) == (True, IncidentState.ENDED)
+
+
+def test_a_job_whose_agent_comes_back_while_it_is_judged_for_the_last_time_is_watched_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene = Scene()
+    job = scene.connect()
+    scene.look(job, 5.0, waits=False)
+    came_back: list[Job] = []
+
+    def judge(snapshot: JobSnapshot) -> tuple[Verdict, ...]:
+        if job.over_at is not None and not came_back:
+            came_back.append(scene.connect())
+        return ()
+
+    monkeypatch.setattr(scene.watch._examiner, "_judge", judge)
+    scene.watch.jobs.lose(scene.link, scene.now)
+
+    async def wait() -> None:
+        while not came_back:
+            scene.now += 1.0
+            await scene.watch._look_at(job)
+
+    asyncio.run(wait())
+    assert (came_back, job.ended) == ([job], False)
+    monkeypatch.setattr(scene.watch._examiner, "_judge", scene.judge)
+    scene.look(job, 15.0)
+    (incident,) = scene.watch.book.all()
+    assert incident.open
