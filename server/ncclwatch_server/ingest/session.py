@@ -409,7 +409,10 @@ class Door:
     def _look(self) -> None:
         """Look after all lines: one timer for each would cost as much as what is said on them."""
         for session in list(self._sessions.values()):
-            session.look()
+            try:
+                session.look()
+            except Exception:  # of one line, and all others are looked after as well
+                log.exception("looking after the line of an agent failed")
         loop = asyncio.get_running_loop()
         self._looking = loop.call_later(limits.PING_S, self._look) if self._sessions else None
 

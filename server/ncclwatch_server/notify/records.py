@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, InternalError, OperationalError, SQLAlche
 from ncclwatch.contract.errors import ConfigError
 from ncclwatch.contract.machine.liveness import LoopLife, keep_thread
 from ncclwatch_server import limits
-from ncclwatch_server.notify.silences import KEPT_S, Silence
+from ncclwatch_server.notify.silences import KEPT_S, Silence, newest_over
 from ncclwatch_server.notify.stages import Stage, Told
 from ncclwatch_server.store import database, retention, upgrading
 from ncclwatch_server.store.batch import is_over, put_row
@@ -114,6 +114,9 @@ class Records:
             return
         with self._lock:
             self._silences[silence.id] = silence
+            now = time.time()
+            standing = [each for each in self._silences.values() if each.ends_at > now]
+            self._silences = {each.id: each for each in (*newest_over(self._silences.values(), now), *standing)}
             if silence.id not in self._new_silences and len(self._new_silences) >= UNWRITTEN_MAX:
                 self._new_silences.pop(next(iter(self._new_silences)))
                 self.dropped += 1

@@ -15,7 +15,7 @@ from typing import Protocol
 from ncclwatch.contract.errors import NcclwatchError
 from ncclwatch_server.incidents.book import Incident
 
-SILENCES_MAX = 1000  # that are not over
+SILENCES_MAX = 1000  # that are not over; as many that are
 LASTS_S_MAX = 366 * 86_400.0
 KEPT_S = 30 * 86_400.0  # after their end
 JOB_MAX = 200
@@ -56,6 +56,12 @@ class Silence:
     def covers(self, incident: Incident) -> bool:
         """Whether it is about the job of an incident."""
         return fnmatchcase(incident.job, self.job) or fnmatchcase(incident.key.name, self.job)
+
+
+def newest_over(silences: Iterable[Silence], now: float) -> list[Silence]:
+    """Return the silences that are over and still kept: for a while, and not more than there may be at a time."""
+    over = [s for s in silences if 0 <= now - s.ends_at < KEPT_S]
+    return sorted(over, key=lambda s: s.ends_at)[-SILENCES_MAX:]
 
 
 class SilenceKeeper(Protocol):
@@ -107,9 +113,10 @@ class Silences:
             author=author[:WORDS_MAX], signed=signed, made_at=now,
         )  # fmt: skip
         with self._lock:
-            self._all = {s.id: s for s in self._all.values() if now - s.ends_at < KEPT_S}
-            if sum(s.ends_at > now for s in self._all.values()) >= SILENCES_MAX:
+            standing = [s for s in self._all.values() if s.ends_at > now]
+            if len(standing) >= SILENCES_MAX:
                 raise SilenceError(f"there are {SILENCES_MAX} silences already; remove one first")
+            self._all = {s.id: s for s in (*newest_over(self._all.values(), now), *standing)}
             self._all[made.id] = made
         self._changed(made)
         return made

@@ -18,6 +18,7 @@ from ncclwatch.contract.network.urls import hidden
 
 BUSY_S = 5.0  # for which a user of an SQLite file waits for another
 BUSY_RETRY_S = 0.02
+STATEMENTS_MAX = 16  # that SQLite keeps compiled for a connection: one with a thousand ids in it takes 170 KB
 IMMEDIATE = "ncclwatch_immediate"  # execution option: this transaction of SQLite will write
 
 # Of the writer a store that does not answer takes no more than this, until it is tried again.
@@ -76,7 +77,7 @@ def connect(url: str) -> Engine:
             path = Path(parsed.database)
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             path.touch(mode=0o600)  # stacks show lines of programs: they are nobody else's business
-        engine = create_engine(parsed)
+        engine = create_engine(parsed, connect_args={"cached_statements": STATEMENTS_MAX})
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"the store {shown(url)} needs the package {error.name}: pip install 'ncclwatch[postgres]', "
