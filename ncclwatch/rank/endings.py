@@ -11,14 +11,16 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
-from types import TracebackType
+from types import FrameType, TracebackType
 
 from ncclwatch.contract.ring.facts import THREAD
 from ncclwatch.contract.ring.layout import Word
 from ncclwatch.rank.patches.patching import Patches
 from ncclwatch.rank.recorder import Recorder
 from ncclwatch.rank.where.call_sites import describe_exception
-from ncclwatch.rank.where.handlers import quietly, raised_by_handler
+from ncclwatch.rank.where.handlers import handlers, quietly, raised_by_handler
+
+TEXT_MAX = 200  # characters of each of two exceptions, where one came of the other
 
 
 def install(patches: Patches, current: Callable[[], Recorder | None], rest: Callable[[], None]) -> None:
@@ -32,7 +34,9 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         recorder = current()
         try:
-            if recorder is not None:
+            if recorder is not None and _runs_on():
+                caught.keep(error)
+            elif recorder is not None:
                 note(recorder, "crashed", 1, _described(recorder, error))
         finally:
             previous(kind, error, trace)
@@ -42,7 +46,7 @@ def install(patches: Patches, current: Callable[[], Recorder | None], rest: Call
         if recorder is not None and error is not None:  # the hook of another stood before ours, or broke
             note(recorder, "crashed", 1, _described(recorder, error))
         elif recorder is not None:
-            code, told = caught.last(recorder)
+            code, told = caught.last()
             note(recorder, "crashed" if code else "exited", code, told)
         rest()
 
@@ -69,6 +73,7 @@ class _Caught:
     def __init__(self, current: Callable[[], Recorder | None]) -> None:
         self._current = current
         self._found: dict[str, object] | None = None
+        self._main: Mapping[str, object] | None = None  # of the main thread's own state: another thread may ask
         self._issued = 0
         self._code: int | None = None  # that it asked for; None: another one than 0 is not known of
 
@@ -78,22 +83,56 @@ class _Caught:
         if recorder is None or threading.current_thread() is not threading.main_thread():
             return
         self.see()
-        if self._issued != recorder.thread().issued:
-            self._found, self._issued = None, recorder.thread().issued
+        if self._has_gone_on():
+            self._found = None
+            self._note_main(recorder)
         failed = status not in (None, 0)
         self._code = (status & 0xFF if isinstance(status, int) else 1) or None if failed else None
 
     def see(self, *_: object, **__: object) -> None:
         """Keep what is in hand, if anything is; not the exception itself, which holds all that its frames hold."""
-        error, recorder = sys.exc_info()[1], self._current()
-        ends = isinstance(error, (SystemExit, GeneratorExit))
-        if recorder is None or error is None or ends or threading.current_thread() is not threading.main_thread():
-            return
-        self._found, self._issued = _described(recorder, error), recorder.thread().issued
+        error = sys.exc_info()[1]
+        if error is not None and not _is_interrupted(error):
+            self.keep(error)
 
-    def last(self, recorder: Recorder) -> tuple[int | None, dict[str, object] | None]:
-        """Return the code and the exception that were kept, None if the rank has gone on since."""
-        return (self._code, self._found) if self._issued == recorder.thread().issued else (None, None)
+    def keep(self, error: BaseException) -> None:
+        """Keep how an exception of the main thread is described."""
+        recorder = self._current()
+        ends = isinstance(error, (SystemExit, GeneratorExit))
+        if recorder is None or ends or threading.current_thread() is not threading.main_thread():
+            return
+        self._found = _described(recorder, error)
+        self._note_main(recorder)
+
+    def last(self) -> tuple[int | None, dict[str, object] | None]:
+        """Return the code and the exception that were kept, None if the main thread has gone on since."""
+        return (None, None) if self._has_gone_on() else (self._code, self._found)
+
+    def _note_main(self, recorder: Recorder) -> None:
+        self._main, self._issued = vars(recorder.thread()), recorder.thread().issued
+
+    def _has_gone_on(self) -> bool:
+        return self._main is None or self._main["issued"] != self._issued
+
+
+def _runs_on() -> bool:
+    """Say whether the program runs while a hook for its last exception is called: then it has handled that one."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "<module>":
+        frame = frame.f_back
+    return frame is not None
+
+
+def _is_interrupted(error: BaseException) -> bool:
+    """Say whether the exception in hand is of code that a signal handler, in which we are, has interrupted."""
+    catcher = error.__traceback__.tb_frame if error.__traceback__ is not None else None
+    frame: FrameType | None = sys._getframe(1)
+    codes = handlers()
+    while frame is not None and frame is not catcher:
+        if frame.f_code in codes:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _note_thread(current: Callable[[], Recorder | None], ended: threading.ExceptHookArgs) -> None:
@@ -124,8 +163,22 @@ def _described(recorder: Recorder, error: BaseException) -> dict[str, object] | 
         if raised_by_handler(raised):
             raise
         return {"exception": type(error).__name__}
+    first = _first_of(error)
+    if first is not error:  # a peer that was lost may be what the program made another error of
+        told["exc"] = f"{str(told['exc'])[:TEXT_MAX]} (after {type(first).__name__}: {str(first)[:TEXT_MAX]})"
     places = {"file": "exc_file", "line": "exc_line", "function": "exc_function"}
     return {"exception": told["exc"]} | {name: told[key] for name, key in places.items() if key in told}
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Return the exception from which, or while handling which, another one was raised, and so on down to the first."""
+    passed = [error]
+    while True:
+        below = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        if below is None or any(below is each for each in passed):
+            return error
+        passed.append(below)
+        error = below
 
 
 def _unhandled() -> BaseException | None:
@@ -162,7 +215,7 @@ def _make_exit(
             error = None
             with quietly:  # dying is hard enough
                 caught.see()
-                error = caught.last(recorder)[1] if status else None
+                error = caught.last()[1] if status else None
             note(recorder, "exited" if status == 0 else "crashed", status, error)
         return original(status)
 

@@ -85,6 +85,44 @@ recorder.thread().issued += 1
 sys.exit(3)
 """
 
+HANDED_TO_THE_HOOK = """
+try:
+    raise ValueError("of the program")
+except ValueError:
+    sys.excepthook(*sys.exc_info())
+recorder.thread().issued += 1
+"""
+ENDED_BY_A_THREAD = """
+import os, threading, traceback
+try:
+    raise ValueError("of the program")
+except ValueError:
+    traceback.print_exc()
+recorder.thread().issued += 1
+thread = threading.Thread(target=os._exit, args=(1,))
+thread.start(); thread.join()
+"""
+EXITS_IN_A_HANDLER = """
+import queue, signal
+signal.signal(signal.SIGTERM, lambda *told: sys.exit(143))
+try:
+    queue.Queue().get_nowait()
+except queue.Empty:
+    signal.raise_signal(signal.SIGTERM)
+"""
+MADE_OF_ANOTHER = """
+try:
+    raise RuntimeError("Connection closed by peer [1]:2")
+except RuntimeError as error:
+    raise KeyError("writer") from error
+"""
+RAISED_WHILE_CLEANING_UP = """
+try:
+    raise RuntimeError("Connection closed by peer [1]:2")
+finally:
+    {}["writer"]
+"""
+
 IN_A_THREAD = """
 import threading
 def work():
@@ -147,6 +185,32 @@ def test_an_exception_that_was_logged_is_kept_where_nobody_knows_the_code_yet(tm
     found = ending_of(BEGIN + LOGS_IT_AND_EXITS, tmp_path / "0-1.ring", "-")
     assert found is not None
     assert (found.kind, found.exit_code, found.exception) == ("exited", None, "ValueError: of the program")
+
+
+def test_an_exception_that_the_program_hands_to_the_hook_itself_does_not_end_it(tmp_path: Path) -> None:
+    """Years may pass between it and the end."""
+    found = ending_of(BEGIN + HANDED_TO_THE_HOOK, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exception) == ("exited", "")
+
+
+def test_a_thread_that_ends_the_process_has_not_what_the_main_thread_printed_before_it_went_on(tmp_path: Path) -> None:
+    found = ending_of(BEGIN + ENDED_BY_A_THREAD, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 1, "")
+
+
+def test_an_exception_that_a_signal_handler_has_interrupted_is_no_reason_for_its_exit(tmp_path: Path) -> None:
+    found = ending_of(BEGIN + EXITS_IN_A_HANDLER, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert (found.kind, found.exit_code, found.exception) == ("crashed", 143, "")
+
+
+@pytest.mark.parametrize("made", [MADE_OF_ANOTHER, RAISED_WHILE_CLEANING_UP])
+def test_an_exception_that_was_made_of_another_one_has_that_one_with_it(made: str, tmp_path: Path) -> None:
+    found = ending_of(BEGIN + made, tmp_path / "0-1.ring", "-")
+    assert found is not None
+    assert found.exception == "KeyError: 'writer' (after RuntimeError: Connection closed by peer [1]:2)"
 
 
 def test_os_exit_keeps_the_exception_in_hand(tmp_path: Path) -> None:
