@@ -1,9 +1,9 @@
 """Decides whether this server leads: takes the lease, renews it, and gives up when another server has it.
 
-A leader that cannot reach the database asks the other servers. While none of them leads it goes on, because a database
-that is away is away for all, as a rule, and training must stay watched. One that does lead is proof that the lease is
-lost. A leader that was halted (SIGSTOP, a frozen machine) finds its confirmation too old, and judges nothing until it
-has a new one.
+A leader that cannot reach the database, or waits for its answer, asks the other servers. While none of them leads it
+goes on, because a database that is away is away for all, as a rule, and training must stay watched. One that does lead
+is proof that the lease is lost. A leader that was halted (SIGSTOP, a frozen machine) finds its confirmation too old,
+and judges nothing until it has a new one.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Protocol
 
 from ncclwatch.contract.machine.liveness import LoopLife
@@ -124,24 +124,41 @@ class Elector:
         """Go one round as the leader. Returns whether this server still leads."""
         assert self.lease is not None
         began = self._clock()
-        try:
-            renewed = self._leases.renew(self.lease)
-            if renewed is None:
-                self._seen, self.lease = None, None
-                return False
-            self.lease = renewed
-            _, self._others = self._leases.read()
-            self._meet()
-            self._forget_silent()
-        except LeaseUnavailable as error:
-            self._note(str(error))
-            if self._another_leads():
-                self._seen, self.lease = None, None
-                return False
-        else:
-            self._note("")
+        with ThreadPoolExecutor(1) as pool:
+            attempt = pool.submit(self._renew, self.lease)
+            while wait((attempt,), RENEW_S).not_done:  # a database that is away may take seconds to say nothing
+                asked = self._clock()
+                if self._another_leads():
+                    return self._lose()
+                began = self._confirmed_at = asked
+            try:
+                kept = attempt.result()
+            except LeaseUnavailable as error:
+                self._note(str(error))
+                if self._another_leads():
+                    return self._lose()
+            else:
+                if not kept:
+                    return self._lose()
+                self._meet()
+                self._note("")
         self._confirmed_at = began
         return True
+
+    def _renew(self, mine: Lease) -> bool:
+        """Keep the lease, and see who else is there. Returns False if another server has it."""
+        renewed = self._leases.renew(mine)
+        if renewed is None:
+            return False
+        if self.lease is mine:
+            self.lease = renewed
+        _, self._others = self._leases.read()
+        self._forget_silent()
+        return True
+
+    def _lose(self) -> bool:
+        self._seen, self.lease = None, None
+        return False
 
     def leave(self) -> None:
         """Let another server lead at once."""

@@ -162,6 +162,35 @@ def test_a_database_that_takes_no_writes_changes_nothing(world: World) -> None:
     assert (a.leads, b.leads) == (True, False)
 
 
+@pytest.mark.parametrize("another", [False, True])
+def test_one_whose_database_takes_long_to_say_nothing_goes_on_unless_another_leads(
+    world: World, monkeypatch: pytest.MonkeyPatch, *, another: bool
+) -> None:
+    monkeypatch.setattr("ncclwatch_server.leadership.elector.RENEW_S", 0.01)
+    a, b = world.server("a"), world.server("b")
+    a.follow()
+    world.pass_s(3, a, b)
+    answers, led = threading.Event(), []
+
+    def renew(mine: Lease) -> Lease | None:
+        answers.wait(60)
+        raise LeaseUnavailable("it does not answer")
+
+    def ask(url: str) -> int | None:
+        world.now += 1.0
+        led.append(a.leads)
+        if len(led) == 20:
+            answers.set()
+            return 2 if another else None
+        return None
+
+    monkeypatch.setattr(a._leases, "renew", renew)
+    monkeypatch.setattr(a, "_ask", ask)
+    assert a.lead() is not another
+    assert all(led)
+    assert a.leads is not another
+
+
 def test_one_that_is_cut_off_from_the_database_gives_up_as_soon_as_another_leads(world: World) -> None:
     a, b = world.server("a"), world.server("b")
     a.follow()
