@@ -132,14 +132,14 @@ def _was_aborted(case: Case, rank: int, ending: Ending) -> bool:
 
 
 def _alike(case: Case, failed: tuple[int, ...], first: int) -> tuple[int, ...]:
-    """Return who failed as the first one did: who raised the same, or all ranks that one signal ended at one time."""
+    """Return who failed as the first one did: raised the same, or was killed with all that failed, by one signal."""
     ending = case.views[first].ending
     ends = {rank: end for rank in failed if (end := case.views[rank].ending) is not None}
     if ending is None or ending.exception:
         return tuple(r for r, end in ends.items() if r == first or (ending and raised_the_same(end, ending)))
     since_s = ended_s_ago(case.views[first]) - SAME_TIME_S
     together = [r for r, end in ends.items() if end.signal == ending.signal and ended_s_ago(case.views[r]) >= since_s]
-    return tuple(together) if ending.signal and len(together) == len(case.views) else (first,)
+    return tuple(together) if ending.signal and len(together) == len(failed) else (first,)
 
 
 def _told_alone(case: Case, gone: Mapping[int, Ending]) -> Ends | None:
