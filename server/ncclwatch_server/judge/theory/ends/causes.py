@@ -104,7 +104,8 @@ def find_echoes(case: Case) -> frozenset[int]:
     """Return the ranks that are gone and may have ended for another one: told to stop, aborted, or by a lost peer.
 
     What the program raises may have the words of a lost peer as well, of a service or a pipe. That is an echo only of
-    a rank that had failed before, or in the same moment: a connection is closed before anybody sees the end.
+    a rank that had failed before, or in the same moment: a connection is closed before anybody sees the end. And that
+    none had failed is known once each other rank has ended as well, or has been seen alive long after.
     """
     gone = {rank: view.ending for rank, view in case.views.items() if view.ending is not None}
     told = {rank for rank, ending in gone.items() if was_told(ending)}
@@ -113,7 +114,11 @@ def find_echoes(case: Case) -> frozenset[int]:
     failed = (r for r, ending in gone.items() if r not in told | programs and not is_clean(ending))
     before_s = max((ended_s_ago(case.views[rank]) + SAME_TIME_S for rank in failed), default=0.0)
     before_s = max((before_s, *(ended_s_ago(case.views[rank]) for rank in told)))
-    own = {rank for rank in programs if ended_s_ago(case.views[rank]) >= before_s}
+    there_s = max((view.news_age_s for rank, view in case.views.items() if rank not in gone), default=0.0)
+    there_s += NEWS_OF_AN_END_S if len(gone) < len(case.views) else 0.0
+    if len(case.views) < case.snapshot.world_size:
+        there_s = float("inf")
+    own = {rank for rank in programs if ended_s_ago(case.views[rank]) >= max(before_s, there_s)}
     aborted = (rank for rank, ending in gone.items() if _was_aborted(case, rank, ending))
     return frozenset((*told, *(worded - own), *aborted))
 
