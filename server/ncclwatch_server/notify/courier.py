@@ -186,7 +186,10 @@ class Courier:
         if found.stage is not None:
             return await self._insist(case)
         if found.wait_s == NEVER:
-            if case.owed and not case.silenced and not case.incident.open:
+            if case.owed and case.silenced and not case.incident.open and self._told(case) is None:
+                # Or the next server, which finds no silence any more, would send what this one held back.
+                self._records.note(self.name, case.incident.id, tell(case.incident, Stage.RESOLVED, None))
+            elif case.owed and not case.silenced and not case.incident.open:
                 self.outcomes[Outcome.OVERTAKEN] += 1
             return False
         try:

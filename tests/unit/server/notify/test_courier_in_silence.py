@@ -49,6 +49,24 @@ def test_a_job_that_dies_in_a_silence_is_counted_and_never_told() -> None:
     play(scene())
 
 
+def test_what_ended_in_a_silence_is_not_told_by_the_next_server_either() -> None:
+    async def scene() -> None:
+        silences, records = silent(), Records("")
+        before = hired(Post(), records, silences)
+        silences.add("job", NOW, NOW + 60)
+        ended = replace(OVER, state=IncidentState.ENDED, closed_at=NOW)
+        before.take(News(incident=BARE))
+        before.take(News(incident=ended))
+        await idle(before)
+        post = Post()
+        after = hired(post, records)
+        after.take(News(incident=ended, settled=True, stored=True))
+        await idle(after)
+        assert not post.tried
+
+    play(scene())
+
+
 def test_a_silence_that_runs_out_by_itself_is_noticed() -> None:
     async def scene() -> None:
         loop = asyncio.get_running_loop()
