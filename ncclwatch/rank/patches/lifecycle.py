@@ -113,12 +113,16 @@ def _members_of(given: Mapping[str, object]) -> tuple[int, ...]:
 
 
 def _meets_alone(given: Mapping[str, object]) -> bool:
-    """Say whether who will not be in a group that all ranks make goes on at once: so it is with gloo.
+    """Say whether who will not be in a group that all ranks make goes on at once: so it is with gloo and NCCL.
 
-    NCCL splits the default group for it where a device is bound to that, and for a split all of its ranks are needed.
+    Where a device is bound to the default group, NCCL splits that, and for a split all of its ranks are needed.
     """
-    backend, meets_all = given.get("backend") or dist.get_backend(), getattr(c10d, "_is_barrier_after_init", None)
-    return str(backend).lower() == "gloo" and meets_all is not None and meets_all() != 1
+    if getattr(c10d._get_default_group(), "bound_device_id", None) is not None:
+        return False
+    backends = str(given.get("backend") or dist.get_backend_config()).lower()
+    kinds = {part.rpartition(":")[2] for part in backends.split(",")}  # "gloo", "cpu:gloo,cuda:nccl"
+    meets_all = getattr(c10d, "_is_barrier_after_init", None)
+    return kinds <= {"gloo", "nccl"} and meets_all is not None and meets_all() != 1
 
 
 def _make_waiting(

@@ -5,6 +5,7 @@ Who waits for a key of the store names it without its numbers, and so does who h
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -109,12 +110,28 @@ def test_who_alone_makes_a_group_is_known_as_torch_takes_it():
 
 
 @pytest.mark.usefixtures("seen")
-def test_of_a_group_that_all_make_with_gloo_its_members_meet_alone(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("backend", ["gloo", None, "cpu:gloo,cuda:gloo"])
+def test_of_a_group_that_all_make_its_members_meet_alone(backend: str | None, monkeypatch: pytest.MonkeyPatch):
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    given = [
+        {"ranks": [2, 0]},
+        {"ranks": None},
+        {"ranks": [0], "backend": "cpu:gloo,cuda:nccl"},
+        {"split_ranks": [[0]]},
+    ]
+    assert [lifecycle._members_of(each) for each in given] == [(0, 2), (), (0,), ()]
+    assert lifecycle._members_of({"ranks": [0], "backend": "mpi"}) == ()
+    with monkeypatch.context() as changed:
+        changed.setenv("TORCH_DIST_INIT_BARRIER", "1")
+        assert lifecycle._members_of(given[0]) == ()
+
+
+@pytest.mark.usefixtures("seen")
+def test_a_group_that_is_split_from_one_with_a_device_needs_all_ranks_of_that(monkeypatch: pytest.MonkeyPatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    given = [{"ranks": [2, 0]}, {"ranks": None}, {"ranks": [0], "backend": "nccl"}, {"split_ranks": [[0]]}]
-    assert [lifecycle._members_of(each) for each in given] == [(0, 2), (), (), ()]
-    monkeypatch.setenv("TORCH_DIST_INIT_BARRIER", "1")
-    assert lifecycle._members_of(given[0]) == ()
+    bound = SimpleNamespace(bound_device_id=torch.device("cuda", 0))
+    monkeypatch.setattr(c10d, "_get_default_group", lambda: bound)
+    assert lifecycle._members_of({"ranks": [0], "backend": "nccl"}) == ()
 
 
 def test_a_generator_of_members_is_left_to_torch():
