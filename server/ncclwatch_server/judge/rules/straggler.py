@@ -45,6 +45,7 @@ ADVICE_RPC = (
     "init_rpc an rpc_timeout."
 )
 _RPC = "/torch/distributed/rpc/"  # where a thread stands that waits for an answer
+QUIET_S = 2.0  # without any activity
 RPC_S = 1.0  # with the same stack there: it does not prepare the call any more
 _PHASE_WORDS = {
     Phase.STEP: "a step",
@@ -172,7 +173,17 @@ def _doing_words(case: Case, ranks: Sequence[int]) -> str:
         return f"in an RPC without an answer for {seconds_words(min(map(_same_s, views)))}"
     if all(min(signs_of(view)) > 0 for view in views):
         return f"no CPU used for {seconds_words(min(view.process.cpu_still_s for view in views))}, more is not known"
-    return "working"
+    return _working_words(case, ranks)
+
+
+def _working_words(case: Case, ranks: Sequence[int]) -> str:
+    """Return which of late ranks, one of which at least works, shows a sign of that."""
+    quiet = [rank for rank in ranks if still_s_of(case.views[rank]) >= QUIET_S]
+    if not quiet:
+        return "working"
+    longest_s = max(still_s_of(case.views[rank]) for rank in quiet)
+    busy = [rank for rank in ranks if rank not in quiet]
+    return f"{ranks_words(busy)} working, {ranks_words(quiet)} without activity for up to {seconds_words(longest_s)}"
 
 
 def _awaits_rpc(view: RankView) -> bool:

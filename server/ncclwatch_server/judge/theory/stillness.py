@@ -12,6 +12,7 @@ from ncclwatch.contract.model.phases import Phase
 from ncclwatch.contract.model.rank import FOR_CHILDREN, ProcessState, RankView, ThreadView, TimedWait, WaitKind
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.batches import ran_out
+from ncclwatch_server.judge.theory.histories.exceptions import is_alone_with
 from ncclwatch_server.judge.theory.histories.lines.call_sites import note_at
 from ncclwatch_server.judge.theory.phases import phase_in_dump
 from ncclwatch_server.judge.theory.places import place_of
@@ -33,6 +34,9 @@ LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of i
 LEARNED_S_MAX = 60.0
 SIGNS_MIN = 2  # of stillness, each seen in another way
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
+# Where nobody may read the system call: channels in which a process waits for another one.
+_CHANNELS = frozenset("wait_woken do_sys_poll do_poll ep_poll do_select sk_wait_data inet_csk_accept".split())
+_POLLS = frozenset("poll ppoll select pselect6 epoll_wait epoll_pwait".split())
 _SOCKETS = ("wait_woken", "sk_wait", "unix_stream", "tcp_")  # where a read() from a socket sits
 _ASKS_FOR_FILES = re.compile(r"^while .*\b(exists|is_file|isfile|is_dir|isdir|stat|glob|listdir|iterdir)\(")
 _FLUSHES = frozenset("fsync fdatasync syncfs sync_file_range msync".split())
@@ -53,7 +57,7 @@ class Trouble(Enum):
     ELSEWHERE = "elsewhere"
 
 
-_OWN = frozenset((Trouble.STOPPED, Trouble.DATA, Trouble.SAVE, Trouble.EXCEPTION))
+_OWN = frozenset((Trouble.STOPPED, Trouble.DATA, Trouble.SAVE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,8 +133,8 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
 def still_s_of(view: RankView) -> float:
     """Return for how long a rank has stood still by enough signs, in seconds; 0 if it works or nobody can tell."""
     thread = main_thread(view)
-    if view.process.state in FROZEN_STATES:
-        return max(view.process.cpu_still_s, view.pulse_age_s)
+    if view.process.state in FROZEN_STATES:  # it may have waited for long before, without CPU: the pulse ends at once
+        return min(view.process.cpu_still_s, view.pulse_age_s) if view.attached else view.process.cpu_still_s
     if (thread is None and view.attached) or (thread is not None and may_wait_on_device(view, thread)):
         return 0.0
     signs = signs_of(view)
@@ -220,13 +224,14 @@ def _flushes(view: RankView, thread: ThreadView | None, kind: WaitKind | None, p
 
 
 def _patience_in_call_s(kind: WaitKind | None, call: str, in_kernel: str) -> float:
+    asks = call in _ANSWERS or (call in ("read", "readv") and any(word in in_kernel for word in _SOCKETS))
+    asks = asks or in_kernel in _CHANNELS
     if kind in (WaitKind.DATA, WaitKind.SAVE):
-        return STILL_IN_IO_S
+        # A loader polls its own processes, whose work is seen.
+        return STILL_FOR_ANSWER_S if asks and call not in _POLLS else STILL_IN_IO_S
     if kind is not None:  # a wait that torch makes, on the rendezvous store
         return STILL_S
-    if call in _ANSWERS or (call == "read" and any(word in in_kernel for word in _SOCKETS)):
-        return STILL_FOR_ANSWER_S
-    return STILL_S
+    return STILL_FOR_ANSWER_S if asks else STILL_S
 
 
 def _trouble_by_place(kind: WaitKind | None) -> Trouble:
@@ -238,7 +243,8 @@ def _trouble_by_place(kind: WaitKind | None) -> Trouble:
 def _trouble_of(case: Case, view: RankView, thread: ThreadView | None, kind: WaitKind | None) -> Trouble:
     if _polls_for_lock_file(view, thread):
         return Trouble.LOCK_FILE
-    if (thread is not None and thread.exception) or _went_on_after_exception(view):
+    exception = (thread.exception if thread is not None else "") or _went_on_after_exception(view)
+    if exception and is_alone_with(case.views, view, exception):
         return Trouble.EXCEPTION
     if case.in_rendezvous:
         return Trouble.MEETING
@@ -260,7 +266,7 @@ def _polls_for_lock_file(view: RankView, thread: ThreadView | None) -> bool:
     return view.process.lock_file is not None and asleep
 
 
-def _went_on_after_exception(view: RankView) -> bool:
-    """Say whether the newest exception came after this rank's newest operation."""
+def _went_on_after_exception(view: RankView) -> str:
+    """Return the newest exception if it came after this rank's newest operation, else ""."""
     newest_s = view.history[-1].age_s if view.history else 0.0
-    return bool(view.last_exception) and view.last_exception_s <= newest_s
+    return view.last_exception if view.last_exception_s <= newest_s else ""

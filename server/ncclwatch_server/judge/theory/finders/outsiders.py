@@ -190,8 +190,8 @@ def _awaited(case: Case, waiting: Iterable[int]) -> list[int]:
         for operation in operations
         for rank in (*case.graph.absent[operation], *frozen.intersection(operation.members))
     }
-    outside = (Standing.OUTSIDE, Standing.FROZEN)
-    return [rank for rank in sorted(wanted - case.told) if case.found[rank].standing in outside]
+    held = [rank for rank in frozen & wanted if victims_of(case.graph, (rank,))]  # else others are away as well
+    return [r for r in sorted(wanted - case.told) if r in held or case.found[r].standing is Standing.OUTSIDE]
 
 
 def _known(case: Case, ranks: Sequence[int]) -> dict[int, Known]:

@@ -32,6 +32,21 @@ def have_caught_apart(views: Mapping[int, RankView], ranks: Iterable[int], other
     return all(_has_caught(views[rank]) for rank in ranks) and not any(_has_caught(views[rank]) for rank in others)
 
 
+def is_alone_with(views: Mapping[int, RankView], view: RankView, exception: str) -> bool:
+    """Say whether a rank has made no call since an exception, and some other rank knows of none like it."""
+    if _has_gone_on(view, exception):
+        return False
+    kind = exception.partition(":")[0]
+    return not all(_has_one_of(other, kind) for other in views.values())
+
+
+def _has_one_of(view: RankView, kind: str) -> bool:
+    """Say whether a rank handles an exception of a type, or has caught one since it was last through with a call."""
+    handled = [thread.exception for thread in view.threads if thread.main and thread.exception]
+    caught = [view.last_exception] if _has_caught(view) else []
+    return any(each.partition(":")[0] == kind for each in (*handled, *caught))
+
+
 def _has_caught(view: RankView) -> bool:
     return bool(view.last_exception) and not _has_gone_on(view, view.last_exception)
 
