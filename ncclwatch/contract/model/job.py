@@ -29,6 +29,7 @@ class Habit:
     longest_s: float
     bound_s: float  # beyond it a wait is longer than this job's history lets expect
     longest_still_s: float = 0.0  # the longest that an awaited rank stood still and then went on by itself
+    often_still_s: float = 0.0  # for how long one stood still at least in several waits; 0: fewer are known
     timeout_s: float = 0.0  # of the default group in the run that knew the longest; 0: unknown
 
 

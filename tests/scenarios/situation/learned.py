@@ -17,7 +17,8 @@ def habit(state: State, words: list[str]) -> None:
     kind = WaitClass(phase=Phase.OTHER if name else Phase[phase], op=op, size=int(size), name=name)
     state.habits[kind] = Habit(
         waits=int(found.get("waits", "3")), longest_s=longest_s, bound_s=float(found.get("bound", 3 * longest_s)),
-        longest_still_s=float(found.get("still", "0")), timeout_s=float(found.get("under", "0")),
+        longest_still_s=float(found.get("still", "0")), often_still_s=float(found.get("often", "0")),
+        timeout_s=float(found.get("under", "0")),
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ STILL_FOR_ANSWER_S = 30.0  # in a read from another process: a service may take 
 STOPPED_S = 2.0  # in state T
 GIL_STILL_S = 5.0  # without a pulse, and without CPU
 LEARNED_FACTOR = 2.0  # a job that has recovered from a wait gets this much of it as patience
-LEARNED_S_MAX = 60.0
+LEARNED_S_MAX = 60.0  # where that was only now and then
 SIGNS_MIN = 2  # of stillness, each seen in another way
 _ANSWERS = frozenset("recvfrom recvmsg accept poll ppoll select pselect6 epoll_wait epoll_pwait connect".split())
 # Where nobody may read the system call: channels in which a process waits for another one.
@@ -66,6 +66,7 @@ class Known:
 
     phase: Phase = Phase.STEP
     longest_still_s: float = 0.0  # that this job has stood still in such work before, and gone on by itself
+    often_still_s: float = 0.0  # that it has at least, several times
     bound_s: float = 0.0  # that this job lets such work take; 0: unknown
     left_s: float = float("inf")  # until the others give up waiting for it, and the job ends
 
@@ -125,6 +126,7 @@ def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness |
         STILL_FOR_ANSWER_S if view.process.lock_holder else 0.0,  # of a process that nobody watches
         _patience_until_end_s(view, kind, _patience_s(view, thread, kind, known.phase), known),
         min(LEARNED_FACTOR * known.longest_still_s, LEARNED_S_MAX),
+        min(LEARNED_FACTOR * known.often_still_s, known.bound_s),
         _patience_for_threads_s(view),
     )
     return Stillness(trouble=trouble, patience_s=patience, still_s=still_s)

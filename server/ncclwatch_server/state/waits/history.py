@@ -21,6 +21,7 @@ CLASSES_MAX = 64  # of one job
 JOBS_MAX = 512  # remembered by one server
 WAITS_MIN = 30  # below it a distribution is a guess
 DEVIATIONS = 6.0
+OFTEN = 3  # times that a rank has stood still and gone on: no accident
 LONGEST_FACTOR = 3.0  # of the quantile, or of the longest where waits are few
 BOUND_FACTOR_MAX = 10.0  # of the longest: a wide distribution must not allow for days
 _NORMAL = 1.4826  # a standard deviation, in median absolute deviations
@@ -34,6 +35,7 @@ class Lesson:
     waits: int = 0  # in all, also those no longer kept
     durations_s: tuple[float, ...] = ()  # the newest last
     longest_still_s: float = 0.0
+    stills_s: tuple[float, ...] = ()  # the longest times that an awaited rank stood still, the longest first
     timeout_s: float = 0.0  # of the default group, in the run that knew the longest of them; 0: unknown
 
     def with_wait(self, waited_s: float, still_s: float, timeout_s: float = 0.0) -> "Lesson":
@@ -45,6 +47,7 @@ class Lesson:
             waits=self.waits + 1,
             durations_s=durations,
             longest_still_s=max(self.longest_still_s, still_s),
+            stills_s=tuple(sorted((*self.stills_s, round(still_s, 2)), reverse=True)[:OFTEN]),
             timeout_s=timeout_s if longest else self.timeout_s,
         )
 
@@ -55,6 +58,7 @@ class Lesson:
             longest_s=max(self.durations_s, default=0.0),
             bound_s=bound_s(self.durations_s),
             longest_still_s=self.longest_still_s,
+            often_still_s=self.stills_s[-1] if len(self.stills_s) == OFTEN else 0.0,
             timeout_s=self.timeout_s,
         )
 

@@ -62,6 +62,16 @@ def test_a_lesson_keeps_the_newest_and_counts_all(monkeypatch: pytest.MonkeyPatc
     assert lesson.habit().longest_s == 3.0
 
 
+def test_how_long_a_rank_stands_still_several_times_is_no_accident() -> None:
+    lesson = Lesson(kind=SAVE)
+    for still in (90.0, 5.0):
+        lesson = lesson.with_wait(100.0, still)
+    assert lesson.habit().often_still_s == 0.0
+    for still in (80.0, 85.0):
+        lesson = lesson.with_wait(100.0, still)
+    assert (lesson.habit().longest_still_s, lesson.habit().often_still_s) == (90.0, 80.0)
+
+
 def test_the_class_that_taught_nothing_for_longest_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(history, "CLASSES_MAX", 2)
     job = JobHabits()

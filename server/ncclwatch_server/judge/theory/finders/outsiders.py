@@ -204,6 +204,7 @@ def _known(case: Case, ranks: Sequence[int]) -> dict[int, Known]:
         found[rank] = Known(
             phase=kind.phase,
             longest_still_s=habit.longest_still_s if habit is not None else 0.0,
+            often_still_s=habit.often_still_s if habit is not None else 0.0,
             bound_s=allowed_s(case, kind),
             left_s=left_s if timeout_s else float("inf"),
         )
