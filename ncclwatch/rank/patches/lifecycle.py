@@ -102,9 +102,11 @@ def _members_of(given: Mapping[str, object]) -> tuple[int, ...]:
 
     Ranks that can be gone through only once are left to torch.
     """
-    ranks = given.get("ranks")
-    if ranks is None and given.get(_LOCALLY):
-        members: Sequence[int] = range(dist.get_world_size())
+    ranks, parent = given.get("ranks"), given.get(_PARENT)
+    if isinstance(parent, dist.ProcessGroup) and parent is not dist.group.WORLD:
+        members: Sequence[int] = sorted(dist.get_process_group_ranks(parent))
+    elif ranks is None and given.get(_LOCALLY):
+        members = range(dist.get_world_size())
     elif isinstance(ranks, Collection) and (given.get(_LOCALLY) or _meets_alone(given)):
         members = sorted(map(int, ranks))
     else:

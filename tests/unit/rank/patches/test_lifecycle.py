@@ -127,6 +127,15 @@ def test_of_a_group_that_all_make_its_members_meet_alone(backend: str | None, mo
 
 
 @pytest.mark.usefixtures("seen")
+def test_who_splits_a_group_waits_for_its_members_only(monkeypatch: pytest.MonkeyPatch):
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    parent = dist.new_group([0])
+    monkeypatch.setattr(dist, "get_process_group_ranks", lambda group: [2, 0] if group is parent else [])
+    given = [{"parent_pg": parent, "split_ranks": [[0], [2]]}, {"parent_pg": dist.group.WORLD, "split_ranks": [[0]]}]
+    assert [lifecycle._members_of(each) for each in given] == [(0, 2), ()]
+
+
+@pytest.mark.usefixtures("seen")
 def test_a_group_that_is_split_from_one_with_a_device_needs_all_ranks_of_that(monkeypatch: pytest.MonkeyPatch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     bound = SimpleNamespace(bound_device_id=torch.device("cuda", 0))
