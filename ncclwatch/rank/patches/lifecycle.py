@@ -12,6 +12,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ncclwatch.contract.model.rank import WaitKind
 from ncclwatch.contract.ring.layout import MAKING_MEMBERS_MAX, NO_GROUP, Word
+from ncclwatch.rank.agents.store_exchange import endpoint_of
 from ncclwatch.rank.patches import chosen_device, guarded, keys
 from ncclwatch.rank.patches.groups import group_of, known_groups
 from ncclwatch.rank.patches.patching import Patches
@@ -167,10 +168,11 @@ def _make_init(original: Callable[..., object], current: Current, begin: Begin) 
 
     @functools.wraps(original)
     def init_process_group(*args: object, **kwargs: object) -> object:
-        begin({**dict(zip(names, args, strict=False)), **kwargs})
+        said = {**dict(zip(names, args, strict=False)), **kwargs}
+        begin(said)
         recorder = current()
         if recorder is not None:
-            guarded.attempt(recorder, _note_endpoint, recorder)
+            guarded.attempt(recorder, _note_endpoint, recorder, said)
             backend = kwargs.get("backend", args[0] if args else None)
             guarded.attempt(recorder, recorder.preflight.note_backend, str(backend or ""))
         result = waiting(*args, **kwargs)
@@ -183,9 +185,11 @@ def _make_init(original: Callable[..., object], current: Current, begin: Begin) 
     return init_process_group
 
 
-def _note_endpoint(recorder: Recorder) -> None:
-    endpoint = f"{os.environ.get('MASTER_ADDR', '')}:{os.environ.get('MASTER_PORT', '')}"
-    recorder.ring.set_word(Word.ENDPOINT, recorder.ring.name(endpoint))
+def _note_endpoint(recorder: Recorder, said: Mapping[str, object]) -> None:
+    """Record where the store of a call of init_process_group is; of one that is no TCPStore nothing."""
+    endpoint = endpoint_of(said)
+    if endpoint is not None:
+        recorder.ring.set_word(Word.ENDPOINT, recorder.ring.name(f"{endpoint[0]}:{endpoint[1]}"))
 
 
 def note_initialised(recorder: Recorder, *, in_use: bool) -> None:

@@ -222,3 +222,14 @@ def test_names_beyond_the_bound_are_left_out(asked: tuple[Recorder, list[tuple[W
 )
 def test_a_key_has_a_name(key: object, name: str):
     assert keys.name_of(key) == name
+
+
+@pytest.mark.parametrize("own_store", [False, True])
+def test_where_the_ranks_meet_is_recorded_only_of_a_store_at_an_address(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch, *, own_store: bool
+):
+    monkeypatch.setenv("MASTER_ADDR", "elsewhere")
+    monkeypatch.setenv("MASTER_PORT", "29500")
+    store = dist.TCPStore("127.0.0.1", 0, 1, is_master=True) if own_store else dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    assert seen.view().endpoint == (f"127.0.0.1:{store.port}" if own_store else "")

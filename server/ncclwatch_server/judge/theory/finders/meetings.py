@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclwatch.contract.model import preflight
-from ncclwatch.contract.model.rank import OpView, WaitKind
+from ncclwatch.contract.model.rank import OpView, RankView, WaitKind
 from ncclwatch.contract.model.verdict import Certainty
 from ncclwatch_server.judge.theory.case import Case, onset_s
 from ncclwatch_server.judge.theory.histories.signatures import SYNCHRONISING
@@ -17,20 +17,22 @@ MISSING_S = 7.0  # for a rank of this very node that nobody has seen
 MISSING_ELSEWHERE_S = 60.0  # nodes of a large job come up minutes apart
 TOGETHER_S = 5.0  # all in init_process_group, and not together
 LEFT_BEHIND_S = 3.0  # in the making of a second group: connecting to ranks that do come takes less
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _MAKES_SECOND_GROUP = "_create_process_group_wrapper "
 
 
 def find_scattered(case: Case) -> ScatteredRoot | None:
     """Return ranks that are all in init_process_group and do not find each other: their addresses differ."""
     blocks = tuple(block for block in unexplained_blocks(case) if block.operation.kind is WaitKind.INIT)
-    if not blocks or onset_s(blocks) < TOGETHER_S:
+    if not blocks or onset_s(blocks) < TOGETHER_S or not _are_all_inside(case, blocks):
         return None
-    votes = Counter(view.endpoint for view in case.views.values() if view.endpoint)
+    ends = {rank: _address_of(case, view) for rank, view in case.views.items() if view.endpoint}
+    votes = Counter(ends.values())
     if len(votes) < 2:
         return None
-    addresses = {end: tuple(r for r, view in case.views.items() if view.endpoint == end) for end in votes}
+    addresses = {end: tuple(rank for rank, each in ends.items() if each == end) for end in votes}
     usual = majority(addresses.values())
-    guilty = tuple(rank for rank, view in case.views.items() if view.endpoint and rank not in (usual or ()))
+    guilty = tuple(rank for rank in ends if rank not in (usual or ()))
     return ScatteredRoot(
         hangs=Certainty.STALLED,
         ranks=guilty,
@@ -41,6 +43,22 @@ def find_scattered(case: Case) -> ScatteredRoot | None:
         onset_s=onset_s(blocks),
         addresses=addresses,
     )
+
+
+def _are_all_inside(case: Case, blocks: Sequence[Block]) -> bool:
+    """Say whether all ranks of the job are known to wait in init_process_group, or have ended."""
+    inside = {block.rank for block in blocks}
+    away = (rank for rank, view in case.views.items() if rank not in inside and view.ending is None)
+    return len(case.views) == case.snapshot.world_size and next(away, None) is None
+
+
+def _address_of(case: Case, view: RankView) -> str:
+    """Return where a rank looks for the others. Beside rank 0, which has the store, "localhost" is that one's host."""
+    (host, _, port), first = view.endpoint.rpartition(":"), case.views.get(0)
+    if host not in _LOOPBACK or first is None or first.host != view.host:
+        return view.endpoint
+    named = (each.endpoint.rpartition(":") for each in case.views.values())
+    return next((f"{name}:{port}" for name, _, its in named if its == port and name not in _LOOPBACK), view.endpoint)
 
 
 def find_left_behind(case: Case) -> LeftBehindRoot | None:
