@@ -11,6 +11,7 @@ from dataclasses import replace
 from ncclwatch.contract.model.rank import ProcessState, ProcessView, TimedWait
 from ncclwatch_agent.process.answers import Pauses, awaits_answer, awaits_children
 from ncclwatch_agent.process.births import Births
+from ncclwatch_agent.process.connections.traffic import Traffic
 from ncclwatch_agent.process.file_locks import Polled, lock_path, lock_wait, may_be_in_lock, polled_lock
 from ncclwatch_agent.process.halted import is_halted
 from ncclwatch_agent.process.pidfd import PidFd
@@ -20,6 +21,7 @@ from ncclwatch_agent.process.timed_waits import timed_wait
 MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
 IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
+QUIET_S = 2.0  # without CPU, before anybody asks what it moves by recv() and send()
 CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
 FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)  # and cannot answer anything
 CHILDREN_EVERY = 3  # observations between two looks for new children
@@ -144,6 +146,7 @@ class ProcessWatch:
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0
         self._pauses = Pauses(pid)
+        self._traffic = Traffic()
         self._births = Births.of_this_node()
         self._newest = self._spared = 0  # as of the last look for children; looks since then that were left out
         self._exit_status: int | None = None
@@ -173,6 +176,8 @@ class ProcessWatch:
             _, holder_cpu_s, holder_bytes = self._holder.look()
             cpu_s, io_bytes = cpu_s + holder_cpu_s, io_bytes + holder_bytes
         self._cpu.add(cpu_s, now_ns)
+        if self._cpu.still_s(now_ns) >= QUIET_S:
+            io_bytes += self._traffic.look((self.pid, *self._children), now_ns)
         self._io.add(io_bytes, now_ns)
         self._look_at_rest(now_ns)
         self._look_at_threads(now_ns, frozenset(tids))

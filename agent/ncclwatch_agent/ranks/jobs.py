@@ -12,8 +12,8 @@ from ncclwatch.contract.model.rank import Ending
 from ncclwatch.contract.network.places import may_span
 from ncclwatch.contract.on_hang.policy import Action
 from ncclwatch.contract.words.masking import masked_command
+from ncclwatch_agent.process.connections.addresses import own_addresses
 from ncclwatch_agent.process.job_terminal import Candidate, Terminal
-from ncclwatch_agent.process.network import own_addresses
 from ncclwatch_agent.ranks import impostors, preflight
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 

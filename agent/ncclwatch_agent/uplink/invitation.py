@@ -9,7 +9,7 @@ import msgspec
 from ncclwatch.contract import config
 from ncclwatch.contract.errors import WireError
 from ncclwatch.contract.undecodable import UNDECODABLE
-from ncclwatch_agent.process.network import own_addresses
+from ncclwatch_agent.process.connections.addresses import own_addresses
 
 HOSTS_MAX = 8
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import Contact
-from ncclwatch_agent.process.network import connected_to, own_addresses
+from ncclwatch_agent.process.connections.addresses import connected_to, own_addresses
 from ncclwatch_agent.uplink.knocking import knock
 
 ANSWERS_S = 2.0  # in which a kernel refuses a connection

@@ -14,8 +14,8 @@ import pytest
 
 from ncclwatch.contract import config
 from ncclwatch.contract.model.job import Contact
-from ncclwatch_agent.process import network
-from ncclwatch_agent.process.network import connected_to, own_addresses
+from ncclwatch_agent.process.connections import addresses as network
+from ncclwatch_agent.process.connections.addresses import connected_to, own_addresses
 from ncclwatch_agent.witnesses import other_nodes
 from ncclwatch_agent.witnesses.other_nodes import answering
 
@@ -124,7 +124,7 @@ def test_the_table_of_connections_is_read_once_for_all_processes(monkeypatch: py
 def test_lines_that_are_no_connections_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "tcp"
     with connection(THERE):
-        inode = next(network._sockets(HERE))
+        inode = next(network.sockets_of(HERE))
         words = ["0:", "", "zz:1", "01", "0", "0", "0", "0", "0", inode]
         rows = [["0:"], words, [*words[:2], "0A0B:1", *words[3:]], [*words[:2], "4D00007F:1", *words[3:]]]
         table.write_text("\n".join(" ".join(word or "x" for word in row) for row in rows))

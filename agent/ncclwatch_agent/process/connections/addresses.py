@@ -28,7 +28,7 @@ def connected_to(pids: Iterable[int]) -> set[str]:
 
     The tables of all connections here are read once, however many processes these are: each may have a thousand.
     """
-    inodes = {inode for pid in pids for inode in _sockets(pid)}
+    inodes = {inode for pid in pids for inode in sockets_of(pid)}
     found: set[str] = set()
     for table in _TABLES:
         with suppress(OSError), open(table, encoding="ascii", errors="replace") as lines:
@@ -39,7 +39,7 @@ def connected_to(pids: Iterable[int]) -> set[str]:
     return {address for text in found if (address := _address(text))}
 
 
-def _sockets(pid: int) -> Iterator[str]:
+def sockets_of(pid: int) -> Iterator[str]:
     """Yield the inodes of the sockets of a process; of one that has ended or is none of ours, nothing."""
     with suppress(OSError):
         for link in Path(f"/proc/{pid}/fd").iterdir():
