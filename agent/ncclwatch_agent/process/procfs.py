@@ -44,6 +44,7 @@ class Stat(NamedTuple):
     state: ProcessState
     parent: int
     cpu_ticks: int  # user and system, of all its threads, without its children
+    reaped_ticks: int  # of the children that have ended and were waited for, and of theirs
     start_ticks: int
     exit_status: int  # as waitpid() gives it; 0 while it runs, and where the kernel hides it
 
@@ -57,6 +58,7 @@ def parse_stat(data: bytes) -> Stat | None:
             _STATES.get(fields[0], ProcessState.UNKNOWN),
             int(fields[1]),
             int(fields[11]) + int(fields[12]),
+            int(fields[13]) + int(fields[14]),
             int(fields[19]),
             int(rest[29]) if len(rest) > 29 else 0,
         )

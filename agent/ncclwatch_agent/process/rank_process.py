@@ -62,7 +62,7 @@ class Meter:
 
 
 class _Counters:
-    """CPU time and I/O of one process, as growth since the last look."""
+    """CPU time (also of children that were waited for) and I/O of one process, as growth since the last look."""
 
     __slots__ = ("_cpu_ticks", "_io", "_io_bytes", "_stat", "io_unknown", "pid")
 
@@ -78,8 +78,9 @@ class _Counters:
         stat = parse_stat(self._stat.read())
         if stat is None:
             return None, 0.0, 0
-        cpu_s = (stat.cpu_ticks - self._cpu_ticks) * _TICK_S if self._cpu_ticks >= 0 else 0.0
-        self._cpu_ticks = stat.cpu_ticks
+        ticks = stat.cpu_ticks + stat.reaped_ticks  # a child may come and go between two looks
+        cpu_s = (ticks - self._cpu_ticks) * _TICK_S if self._cpu_ticks >= 0 else 0.0
+        self._cpu_ticks = ticks
         total = parse_io(self._io.read())
         self.io_unknown = total is None and stat.state is not ProcessState.ZOMBIE
         grown = total - self._io_bytes if total is not None and self._io_bytes >= 0 else 0

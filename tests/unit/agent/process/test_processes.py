@@ -58,6 +58,12 @@ def still_s(watch: ProcessWatch, second: int) -> float:
     return watch.view(second * SECOND_NS).cpu_still_s
 
 
+def test_the_work_of_a_child_that_came_and_went_between_two_looks_is_seen(watch: ProcessWatch) -> None:
+    assert still_s(watch, 2) > 0
+    subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
+    assert still_s(watch, 3) == 0
+
+
 def test_threads_that_come_and_go_cost_no_descriptors(watch: ProcessWatch) -> None:
     """A job may start a thread for each checkpoint, for weeks."""
     before = len(list(Path("/proc/self/fd").iterdir()))
