@@ -35,7 +35,10 @@ def awaits_answer(pid: int, children: Iterable[int] = ()) -> bool:
     """
     if call_name(read_text(f"/proc/{pid}/syscall").partition(" ")[0]) in FOR_CHILDREN:
         return any(_receives(child, child) for child in children)
-    return any(_receives(pid, tid) for tid in _other_threads(pid))
+    if any(_receives(pid, tid) for tid in _other_threads(pid)):
+        return True
+    asking = any(_receives(child, child) for child in children)
+    return asking and awaits_children(pid)  # a pool of processes: a thread of this one takes what they return
 
 
 def awaits_children(pid: int) -> bool:

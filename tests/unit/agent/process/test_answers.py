@@ -70,6 +70,22 @@ def test_a_thread_that_receives_from_a_socket_awaits_an_answer(child: Child, lin
     assert is_seen(child.with_thread(line))
 
 
+ASKING_POOL = """
+import multiprocessing
+def ask(number): return tcp.recv(10)
+multiprocessing.get_context("fork").Pool(1).map_async(ask, [0])
+"""
+
+
+def test_a_pool_of_processes_that_receive_from_a_socket_awaits_an_answer(child: Child) -> None:
+    pid = child.with_thread(ASKING_POOL)
+    end = time.monotonic() + READY_S
+    while not awaits_answer(pid, descendants(pid, 9)) and time.monotonic() < end:
+        pass
+    assert awaits_answer(pid, descendants(pid, 9))
+    assert not awaits_answer(pid)
+
+
 @pytest.mark.parametrize("line", IDLE.values(), ids=IDLE.keys())
 def test_a_thread_that_waits_for_work_awaits_no_answer(child: Child, line: str) -> None:
     assert not any(awaits_answer(pid) for pid in [child.with_thread(line)] * 50)
