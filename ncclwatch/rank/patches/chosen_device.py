@@ -41,9 +41,9 @@ def _make_set_device(original: Callable[..., object], current: Current) -> Calla
     return set_device
 
 
-def _note_chosen(recorder: Recorder) -> None:
+def _note_chosen(recorder: Recorder, chosen: int | None = None) -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        chosen = torch.cuda.current_device()
+        chosen = torch.cuda.current_device() if chosen is None else chosen
         recorder.facts.tell(facts.DEVICE, chosen=chosen)
         if "used" not in recorder.facts.known(facts.DEVICE):
             note_index(recorder, chosen)
@@ -56,16 +56,25 @@ def note_group(recorder: Recorder) -> None:
         return
     recorder.facts.tell(facts.DEVICE, backend=config, **environment(os.environ))
     bound = getattr(pg, "bound_device_id", None)
-    if bound is not None and bound.index is not None and "chosen" not in recorder.facts.known(facts.DEVICE):
-        recorder.facts.tell(facts.DEVICE, chosen=bound.index)
-        note_index(recorder, bound.index)
+    if bound is not None and bound.index is not None:
+        _note_chosen(recorder, bound.index)
     elif torch.cuda.is_initialized() and "chosen" in recorder.facts.known(facts.DEVICE):  # type: ignore[no-untyped-call]
         _note_chosen(recorder)
 
 
 def note_begun(recorder: Recorder) -> None:
-    """Note the device of a process that began CUDA before it attached: by whatever call, that is the one it took."""
-    guarded.attempt(recorder, _note_chosen, recorder)
+    """Note the device of a process that began CUDA before it attached, by whatever call.
+
+    Where it holds memory of other devices only, it names its device in each call, and has chosen no current one.
+    """
+    guarded.attempt(recorder, _note_taken, recorder)
+
+
+def _note_taken(recorder: Recorder) -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        held = [index for index in range(torch.cuda.device_count()) if torch.cuda.memory_allocated(index)]
+        if not held or torch.cuda.current_device() in held:
+            _note_chosen(recorder)
 
 
 def default_group() -> "tuple[c10d.ProcessGroup | None, str]":

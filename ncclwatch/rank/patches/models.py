@@ -87,7 +87,7 @@ def _note_fsdp(recorder: Recorder, given: dict[str, object]) -> None:
     if any(not isinstance(given.get(name) or (), Collection) for name in _IGNORED):
         return  # a generator would be used up by looking, and without it nobody knows what is wrapped
     if isinstance(module, torch.nn.Module):
-        ignored = {id(parameter) for part in _ignored(given) for parameter in part}
+        ignored = {id(parameter) for part in (*_ignored(given), *_wrapped_before(module)) for parameter in part}
         ranks = _ranks(given.get("process_group"), given.get("device_mesh"))
         recorder.preflight.note_wrapped("FSDP", ranks, list(_parameters(module, ignored)), _site(recorder))
 
@@ -113,6 +113,14 @@ def _shape(parameter: torch.Tensor) -> str:
     size = "x".join(map(str, parameter.shape)) or "scalar"
     dtype = str(parameter.dtype).removeprefix("torch.")
     return f"{dtype} {size}" if parameter.requires_grad else f"{dtype} {size} frozen"
+
+
+def _wrapped_before(module: torch.nn.Module) -> Iterator[list[torch.Tensor]]:
+    """Return the parameters of parts that FSDP1 has wrapped: they were noted then, and each rank has its shards."""
+    parts = torch_versions.fsdp1_parts()
+    for each in module.modules():
+        if parts is not None and isinstance(each, parts[0]):
+            yield list(each.parameters())
 
 
 def _ignored(given: dict[str, object]) -> Iterator[list[torch.Tensor]]:

@@ -14,6 +14,7 @@ def pretend(monkeypatch: pytest.MonkeyPatch, count: int, current: int = 0) -> tu
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: current)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 0)
     uuids = [f"8e2f0a1c-0000-0000-0000-{number:012d}" for number in range(count)]
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
     return generators

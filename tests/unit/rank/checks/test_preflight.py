@@ -231,3 +231,17 @@ def test_fsdp1_tells_what_it_wraps_once_though_it_wraps_its_parts_first(patched:
     (model,) = said(patched).models
     assert (model.kind, len(model.units), model.total) == ("FSDP", 1, 4)
     assert json.loads(text(patched))["models"][0]["parameters"][0] == "0.weight float32 2x3"
+
+
+def test_fsdp1_that_is_nested_by_hand_tells_nothing_of_the_shards_inside(patched: Recorder, group: None):
+    """Each rank has another part of what was wrapped before."""
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    module = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 2))
+    cpu = torch.device("cpu")
+    module[0] = FullyShardedDataParallel(module[0], device_id=cpu, use_orig_params=True)
+    FullyShardedDataParallel(module, device_id=cpu, use_orig_params=True)
+    patched.preflight.publish()
+    told = json.loads(text(patched))["models"]
+    names = ["weight float32 2x3", "bias float32 2", "1.weight float32 2x2", "1.bias float32 2"]
+    assert [each["parameters"] for each in told] == [names]

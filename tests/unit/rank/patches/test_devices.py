@@ -121,3 +121,27 @@ def test_a_device_that_was_taken_before_attach_is_known_at_attach(recorder: Reco
     pretend(monkeypatch, 4, current=3)
     chosen_device.note_begun(recorder)
     assert (told(recorder).index, told(recorder).chosen) == (3, 3)
+
+
+@pytest.mark.parametrize(("held", "chosen"), [((), 0), ((0, 2), 0), ((2,), -1)])
+def test_a_device_that_is_only_the_current_one_is_not_chosen(
+    held: tuple[int, ...], chosen: int, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+):
+    """A program may name its device in each call, and never set it."""
+    pretend(monkeypatch, 4, current=0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda index: 1 << 20 if index in held else 0)
+    chosen_device.note_begun(recorder)
+    found = told(recorder)
+    assert (found.chosen if found is not None else -1) == chosen
+
+
+def test_the_device_that_the_default_group_was_given_is_the_one_chosen(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+):
+    pretend(monkeypatch, 4, current=0)
+    chosen_device.note_begun(recorder)
+    monkeypatch.setattr(chosen_device, "default_group", lambda: (Bound(), "cuda:nccl"))
+    chosen_device.note_group(recorder)
+    found = told(recorder)
+    assert found is not None
+    assert (found.index, found.chosen) == (1, 1)
