@@ -99,6 +99,9 @@ class Job:
     agents: dict[str, int] = field(default_factory=dict)  # that have spoken for ranks of it, newest last: their run
     run_is_over: bool = False  # some agent has said that the launch was started again by hand
     past_runs: dict[str, int] = field(default_factory=dict)  # likewise, of runs of this launch that are over
+    counts: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  # of agents that count another attempt: that and its run
     served: dict[int, Served] = field(default_factory=dict)  # by number of the connection
     inspection: Inspection = field(default_factory=Inspection)
     confirmation: Confirmation = field(default_factory=Confirmation)

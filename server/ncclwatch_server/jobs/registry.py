@@ -192,6 +192,10 @@ class Jobs:
         Each agent counts its own runs. The first to speak of a later one begins it, and the others join.
         """
         launch = self._by_launch.get((said.job, said.instance), [])
+        joined = next((job for job in launch if _is_of(said, link, job)), None)
+        if joined is not None:
+            joined.counts[link.agent] = said.attempt, said.run
+            return joined
         if said.run and any(said.run < job.runs_from(link.agent) for job in launch):
             return self._joined(link, said, now) or self._earlier(link, said)
         over = next((job for job in launch if _starts_again(said, link, job)), None)
@@ -420,6 +424,22 @@ def _starts_again(said: wire.Announce, link: Link, job: Job) -> bool:
     """Whether somebody has started by hand what a job is: its agent speaks of a later run, and of no later attempt."""
     run = job.agents.get(link.agent)
     return run is not None and said.run > run and said.attempt <= job.key.attempt
+
+
+def _is_of(said: wire.Announce, link: Link, job: Job) -> bool:
+    """Whether ranks are of a job that goes on, though their node counts another attempt.
+
+    torchrun counts the failures of its own node: where others have failed it starts its ranks again in the same
+    attempt. So a restart has several numbers. The ranks of a node that had a part in the run before, and which this one
+    lacks, are of this one as long as it is whole.
+    """
+    if job.ended or not said.run or said.attempt == job.key.attempt or said.world_size != job.world_size:
+        return False
+    if job.counts.get(link.agent) == (said.attempt, said.run):
+        return True
+    before = job.past_runs.get(link.agent)
+    lacks = link.agent not in job.agents and before is not None and said.run > before
+    return lacks and not job.state.ended.any() and job.state.unseen(said.ranks) == len(said.ranks) > 0
 
 
 def _follows(said: wire.Announce, link: Link, job: Job) -> bool:

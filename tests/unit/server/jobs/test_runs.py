@@ -1,5 +1,7 @@
 """Which announcement is about which run of a launch that somebody starts again by hand."""
 
+from dataclasses import replace
+
 import msgspec
 import pytest
 
@@ -120,3 +122,36 @@ def test_what_a_job_remembers_of_past_runs_is_bounded() -> None:
         for number in range(10):
             job.note_agent(f"{run} {number}", 1)
     assert len(job.past_runs) == job._agents_max
+
+
+@pytest.mark.parametrize("first", ["a", "b"], ids=["the one that failed first", "the one that failed last"])
+def test_a_restart_is_one_job_though_each_launcher_counts_the_failures_of_its_own_node(first: str) -> None:
+    """A worker of node a has failed: torchrun starts it as attempt 1, and those of node b once more as attempt 0."""
+    jobs = Jobs()
+    links = {"a": link(1, "a"), "b": link(2, "b")}
+    ranks, attempts = {"a": (0,), "b": (1,)}, {"a": 1, "b": 0}
+    before = announce(jobs, links["a"], run=1)
+    assert announce(jobs, links["b"], run=1, ranks=(1,)) is before
+    second = "b" if first == "a" else "a"
+    after = announce(jobs, links[first], run=2, attempt=attempts[first], ranks=ranks[first], index=1)
+    assert after is not before
+    assert after.id == before.id
+    assert announce(jobs, links[second], run=2, attempt=attempts[second], ranks=ranks[second], index=1) is after
+    assert (after.seen, after.remarks, jobs.listed()) == (2, (), (after,))
+    for name, to in links.items():  # the connections are made anew
+        said = {"run": 2, "attempt": attempts[name], "ranks": ranks[name], "index": 1}
+        assert announce(jobs, replace(to, number=to.number + 2), **said) is after
+    third = announce(jobs, links["b"], run=3, attempt=1, ranks=(1,), index=2)
+    assert third is not after
+    assert announce(jobs, links["a"], run=3, attempt=1, ranks=(0,), index=2) is third
+    assert (third.seen, third.id, third.remarks) == (2, before.id, ())
+
+
+def test_ranks_of_another_attempt_do_not_come_to_one_that_is_ending() -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    announce(jobs, a, run=1)
+    announce(jobs, b, run=1, ranks=(1,))
+    second = announce(jobs, b, run=2, ranks=(1,), index=1)
+    second.state.gone(b.number)
+    assert announce(jobs, a, run=2, attempt=1, index=1) is not second
