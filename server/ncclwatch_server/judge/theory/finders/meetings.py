@@ -46,10 +46,11 @@ def find_scattered(case: Case) -> ScatteredRoot | None:
 
 
 def _are_all_inside(case: Case, blocks: Sequence[Block]) -> bool:
-    """Say whether all ranks of the job are known to wait in init_process_group, or have ended."""
+    """Say whether all ranks of the job were seen, and all that were asked wait in init_process_group or have ended."""
     inside = {block.rank for block in blocks}
     away = (rank for rank, view in case.views.items() if rank not in inside and view.ending is None)
-    return len(case.views) == case.snapshot.world_size and next(away, None) is None
+    seen = case.snapshot.unasked.union(case.views)
+    return len(seen) == case.snapshot.world_size and next(away, None) is None
 
 
 def _address_of(case: Case, view: RankView) -> str:
