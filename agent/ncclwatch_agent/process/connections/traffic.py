@@ -40,7 +40,7 @@ class NodeTraffic:
     def __init__(self) -> None:
         self._at_ns = -1
         self._octets = 0
-        self._moved: dict[str, int] = {}
+        self._moved: dict[str, int] | None = None
 
     @classmethod
     @functools.cache
@@ -48,17 +48,17 @@ class NodeTraffic:
         """Return the one that all who look share."""
         return cls()
 
-    def moved(self, now_ns: int) -> dict[str, int]:
-        """Return bytes by inode as of now, {} if next to nothing was moved on this node. Never raises.
+    def moved(self, now_ns: int) -> dict[str, int] | None:
+        """Return bytes by inode as of now, None if next to nothing was moved here, or nobody can tell. Never raises.
 
         The kernel is asked once for all who look at one moment. It takes tens of milliseconds, as it goes through a
         table of all connections that there could be.
         """
         if now_ns != self._at_ns:
-            since_s, self._at_ns, self._moved = (now_ns - self._at_ns) / 1e9, now_ns, {}
+            since_s, self._at_ns, self._moved = (now_ns - self._at_ns) / 1e9, now_ns, None
             before, self._octets = self._octets, _octets()
             if 0 <= self._octets - before < BYTES_PER_S_MIN * since_s:
-                return self._moved
+                return None
             with suppress(OSError, struct.error):
                 listening: set[int] = set()
                 found = [each for family in (socket.AF_INET, socket.AF_INET6) for each in _ask(family, listening)]
@@ -77,10 +77,12 @@ class Traffic:
     def look(self, pids: Iterable[int], now_ns: int) -> int:
         """Return how many bytes were moved since the last look, 0 if that is long ago, or next to nothing was."""
         moved = self._node.moved(now_ns)
-        seen = {inode: moved[inode] for pid in pids for inode in sockets_of(pid) if inode in moved} if moved else {}
-        since_s = (now_ns - self._seen_ns) / 1e9
-        grown = sum(count - self._seen.get(inode, 0) for inode, count in seen.items())
-        self._seen, fresh, self._seen_ns = seen, self._seen_ns > 0 and since_s <= STALE_S, now_ns
+        if moved is None:  # what was seen before stays the beginning, until it is stale
+            return 0
+        since_s, before = (now_ns - self._seen_ns) / 1e9, self._seen
+        self._seen = {inode: moved[inode] for pid in pids for inode in sockets_of(pid) if inode in moved}
+        fresh, self._seen_ns = self._seen_ns > 0 and since_s <= STALE_S, now_ns
+        grown = sum(count - before.get(inode, 0) for inode, count in self._seen.items())
         return grown if fresh and grown >= BYTES_PER_S_MIN * since_s else 0
 
 

@@ -85,6 +85,16 @@ def test_a_trickle_is_no_work(download: Download, monkeypatch: pytest.MonkeyPatc
     assert traffic.look(download.pids, 2 * SECOND_NS) == 0
 
 
+def test_what_was_moved_before_a_quiet_second_is_not_moved_after_it(
+    download: Download, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    octets = iter([PART, PART, 2 * PART])  # nothing is moved in the second, and others move much in the third
+    monkeypatch.setattr(traffic_module, "_octets", lambda: next(octets))
+    traffic = Traffic(NodeTraffic())
+    download.send()
+    assert [traffic.look(download.pids, second * SECOND_NS) for second in (1, 2, 3)] == [0, 0, 0]
+
+
 def test_who_is_asked_is_not_at_work_of_its_own(download: Download) -> None:
     """Rank 0 may have the store, and be asked by thousands."""
     traffic = Traffic(NodeTraffic())
