@@ -60,8 +60,7 @@ class Following:
 
     def tend(self, job: LocalJob, uplink: Uplink) -> str:
         """Go to the right server. Returns a sentence for the job's terminal, or ""."""
-        if not uplink.connected or self.elsewhere:
-            self._look(job, uplink)
+        self._look(job, uplink)
         if self.elsewhere and uplink.connected:
             self._look_back(uplink)
         elif uplink.connected:

@@ -24,6 +24,8 @@ from ncclwatch_agent.uplink.local_server import LocalServer, is_this_host, missi
 
 STANDBY_LEFT_S = 30.0  # after the job has ended here, for nodes that still use a server which has taken over
 
+_Launch = tuple[str, str, bool]  # name and instance of a job; whether the server stands by for it
+
 
 class _Hosting:
     """The server of one job: its rank 0 is here, or it stands by for the node where that is."""
@@ -42,7 +44,7 @@ class SharedServers:
     """What this node does for its jobs on several nodes. `tend` it each second, for each of them."""
 
     def __init__(self) -> None:
-        self._hosting: dict[JobKey, _Hosting] = {}
+        self._hosting: dict[_Launch, _Hosting] = {}  # it outlives a restart, which is another job here
         self._following: dict[JobKey, Following] = {}
         self._seen: dict[JobKey, bytes] = {}
         self._stopping: set[asyncio.Task[None]] = set()
@@ -71,7 +73,7 @@ class SharedServers:
         """Start a server that waits until the job's own one is lost. Returns how it is reached, "" if there is none."""
         if job.ranks.get(0) is not None:
             return ""
-        hosting = self._hosting.setdefault(job.key, _Hosting(standby=True))
+        hosting = self._hosting.setdefault(_hosted(job.key, standby=True), _Hosting(standby=True))
         if hosting.starting is None or (hosting.starting.done() and not hosting.server.alive):
             hosting.starting = asyncio.create_task(self._start(job, hosting))
         await asyncio.shield(hosting.starting)
@@ -82,7 +84,7 @@ class SharedServers:
         return self._following.setdefault(key, Following())
 
     def _host(self, job: LocalJob, uplink: Uplink) -> str:
-        hosting = self._hosting.setdefault(job.key, _Hosting())
+        hosting = self._hosting.setdefault(_hosted(job.key), _Hosting())
         if hosting.starting is not None and not hosting.starting.done():
             return hosting.trouble
         if not hosting.server.alive:  # it bounds how often
@@ -120,23 +122,24 @@ class SharedServers:
         """Let go of jobs that are over here. A server of one goes on while other nodes use it: it ends by itself."""
         for key in [key for key in self._seen if key not in living]:
             del self._seen[key]
-        for key, hosting in list(self._hosting.items()):
-            if key in living:
-                continue
-            if hosting.standby and hosting.server.alive:
-                self._end_standby(key, hosting)
-            elif not hosting.server.alive:
-                del self._hosting[key]
+        needed = {_hosted(key, standby=standby) for key in living for standby in (False, True)}
+        for launch, hosting in list(self._hosting.items()):
+            if launch in needed:
+                hosting.over_at = 0.0
+            elif hosting.standby and hosting.server.alive:
+                self._end_standby(launch, hosting)
+            elif not hosting.server.alive and (hosting.starting is None or hosting.starting.done()):
+                del self._hosting[launch]
         for key in [key for key in self._following if key not in living]:
             self._following.pop(key).close()
 
-    def _end_standby(self, key: JobKey, hosting: _Hosting) -> None:
+    def _end_standby(self, launch: _Launch, hosting: _Hosting) -> None:
         """End a server that stood by: at once, or, where it has taken over, when the others have had time to end."""
-        following = self._following.get(key)
+        used = any(each.elsewhere for key, each in self._following.items() if _hosted(key, standby=True) == launch)
         now = time.monotonic()
-        hosting.over_at = hosting.over_at or (now if following is not None and following.elsewhere else -math.inf)
+        hosting.over_at = hosting.over_at or (now if used else -math.inf)
         if now - hosting.over_at >= STANDBY_LEFT_S:
-            del self._hosting[key]
+            del self._hosting[launch]
             stopping = asyncio.create_task(hosting.server.stop())
             self._stopping.add(stopping)
             stopping.add_done_callback(self._stopping.discard)
@@ -152,6 +155,10 @@ class SharedServers:
                 await asyncio.gather(hosting.starting, return_exceptions=True)
             await hosting.server.stop()
         self._hosting.clear()
+
+
+def _hosted(key: JobKey, *, standby: bool = False) -> _Launch:
+    return key.job, key.instance, standby
 
 
 def _any_address() -> str:

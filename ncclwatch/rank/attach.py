@@ -370,11 +370,8 @@ def _exchange_through(said: Mapping[str, object]) -> store_exchange.Exchange | N
     endpoint = store_exchange.endpoint_of(said)
     if endpoint is None or not may_span(world_size, local_world, endpoint[0]):
         return None
-    attempt = identity.attempt(_launch_environment())
-    ring = recorder.ring
-    return store_exchange.Exchange(
-        ring.place.again(), ring.file_name, endpoint, attempt=attempt, nodes=-(-world_size // (local_world or 1))
-    )
+    ring, nodes = recorder.ring, -(-world_size // (local_world or 1))
+    return store_exchange.Exchange(ring.place.again(), ring.file_name, endpoint, nodes=nodes)
 
 
 def _forget() -> None:

@@ -31,15 +31,23 @@ class Cluster:
 
     def torchrun(
         self, number: int, program: str, *arguments: str, port: int = 29511, ranks: int = 1, ahead_s: int = 0,
-        restarts: int = 0, **more: str,
+        restarts: int = 0, name: str = "", **more: str,
     ) -> "Popen[str]":  # fmt: skip
-        """Start a node's part of a job of so many ranks on each node. The node's clock is ahead by so much."""
+        """Start a node's part of a job of so many ranks on each node. The node's clock is ahead by so much.
+
+        One with a `name` is elastic: its nodes meet again after a failure of any of them.
+        """
         if ahead_s:
             more |= {"LD_PRELOAD": str(self._clock()), "CLOCK_AHEAD_S": str(ahead_s)}
+        static = ("--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port))
+        elastic = (
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{self.addresses[0]}:{port}", "--rdzv-id", name,
+            "--rdzv-conf", f"is_host={number == 0}", "--local-addr", self.addresses[number],
+        )  # fmt: skip
         return self.nodes[number].start(
             "-m", "torch.distributed.run", "--nnodes", str(len(self.nodes)), "--nproc-per-node", str(ranks),
-            "--node-rank", str(number), "--master-addr", self.addresses[0], "--master-port", str(port),
-            "--max-restarts", str(restarts), str(PROGRAMS / program), *arguments, **self.environment(number, **more),
+            *(elastic if name else static), "--max-restarts", str(restarts), str(PROGRAMS / program), *arguments,
+            **self.environment(number, **more),
         )  # fmt: skip
 
     def python(self, number: int, program: str, *arguments: str, **more: str) -> "Popen[str]":

@@ -8,6 +8,7 @@ import pytest
 
 from tests.integration.cluster import Cluster, read_until
 from tests.integration.launch import PROGRAMS
+from tests.integration.real_jobs import until
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -73,6 +74,30 @@ def test_an_agent_that_was_killed_is_followed_by_another_and_all_nodes_come_to_i
     # The new server has kept nothing: it judges anew what both nodes tell it.
     text = read_until(jobs[0], "  incident")
     assert "culprit   rank 1, host node1" in text
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("early", [False, True], ids=["with its server", "before it has one"])
+def test_a_job_that_torchrun_starts_again_is_one_job_though_its_nodes_count_other_attempts(
+    cluster: Cluster, tmp_path: Path, *, early: bool
+) -> None:
+    """The rank of node1 fails: there it is attempt 1, on node0 torchrun counts none."""
+    if early:
+        (tmp_path / "fail").touch()
+    jobs = [cluster.torchrun(number, "fails_once.py", str(tmp_path), restarts=2, name="night") for number in (0, 1)]
+    if not early:
+        until(lambda: "connected to" in cluster.log(1))
+        (tmp_path / "fail").touch()
+        assert "rank 1 on node1 ended with RuntimeError" in " ".join(read_until(jobs[0], "  incident").split())
+    text = read_until(jobs[0], "  incident", 150)
+    assert cluster.log(0).count("started a server") == 1
+    assert "job night, attempt 1, of 2 ranks" in cluster.log(1)
+    assert "attempt 1" not in cluster.log(0)
+    assert text.count("ncclwatch: CRITICAL") == 1
+    words = " ".join(text.split())
+    assert "rank 1 on node1 called barrier at fails_once.py:" in words
+    assert "certainty PROVEN" in words
+    assert text.rstrip().endswith("of job night")
 
 
 def test_one_variable_turns_it_off_and_each_node_says_what_to_do(cluster: Cluster) -> None:

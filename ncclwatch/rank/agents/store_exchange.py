@@ -2,7 +2,8 @@
 
 The agent beside rank 0 starts a server for a job on several nodes and leaves an offer beside the rings of the first two
 ranks of its node: address, certificate, token. They put it into the store. On every other node the first two ranks look
-for it there, and leave it beside their rings for their agent. Two, because a job may hang in its first seconds with one
+for it there, and leave it beside their rings for their agent. What they find first may be of the run before a restart,
+so they look again, less and less often. Two, because a job may hang in its first seconds with one
 of them stopped. What the offer says is the agents' business, here it is bytes.
 
 A client of its own talks to the store, in a thread of its own: the client of training has a lock that a wait holds, and
@@ -11,6 +12,7 @@ a store that does not answer keeps this thread alone. It is none of torch's, see
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -20,6 +22,7 @@ from ncclwatch.contract.machine.private_dirs import PrivateDir
 from ncclwatch.rank.agents.store_client import StoreClient, StoreGone
 
 SOON_S, LATER_S = 0.25, 5.0  # between looks, in the first half minute and after it
+KEY = "ncclwatch/server"  # of all attempts: after a restart torchrun may count another one on each node
 EARLY_LOOKS = 120
 LOOKERS = config.OFFERED_RANKS
 QUESTIONS_PER_S = 500.0  # that all ranks together may ask of the store, which is one thread on rank 0's node
@@ -62,14 +65,14 @@ def look_s(looks: int, askers: int) -> float:
 class Exchange:
     """Carries one rank's offer into the store, or what is there to this rank's agent. `begin` it once."""
 
-    def __init__(self, place: PrivateDir, ring: str, endpoint: Endpoint, *, attempt: int, nodes: int) -> None:
+    def __init__(self, place: PrivateDir, ring: str, endpoint: Endpoint, *, nodes: int) -> None:
         self._place = place  # held open by whoever gives it; this is closed with the thread
         self._offer, self._found = ring + config.OFFER_SUFFIX, ring + config.FOUND_SUFFIX
         self._endpoint = endpoint
-        self._key = f"ncclwatch/server/{attempt}"
         self._askers = nodes * LOOKERS
         self._put = b""
         self._seen = b""
+        self._again_at, self._pause_s = 0.0, LATER_S  # when what was found is compared with the store again
         self._store: StoreClient | None = None
         self._over = threading.Event()
 
@@ -99,16 +102,22 @@ class Exchange:
         offer = self._place.read(self._offer, config.OFFER_BYTES_MAX)
         if offer:
             if offer != self._put:
-                self._dial().set(self._key, offer)
+                self._dial().set(KEY, offer)
                 self._put = offer
             return
-        if self._seen and self._place.stat(self._found) is not None:
-            self.hang_up()  # until the agent takes that file away: its server is gone, and it looks for another
+        known = self._seen and self._place.stat(self._found) is not None  # the agent takes it away to get another
+        if known and time.monotonic() < self._again_at:
+            self.hang_up()
             return
-        found = self._dial().get(self._key, config.OFFER_BYTES_MAX)
-        if found is not None:
-            self._seen = found
+        found = self._dial().get(KEY, config.OFFER_BYTES_MAX)
+        if found is None:
+            return
+        if known and found == self._seen:
+            self._pause_s *= 2
+        else:
+            self._seen, self._pause_s = found, LATER_S
             self._place.write(self._found, found)
+        self._again_at = time.monotonic() + max(self._pause_s, look_s(EARLY_LOOKS, self._askers))
 
     def _dial(self) -> StoreClient:
         if self._store is None:

@@ -176,6 +176,11 @@ class Job:
         return self.opener.accounts if self.opener is not None else ()
 
     @property
+    def stands_beside(self) -> bool:
+        """Whether another job has its name, perhaps of the same launch."""
+        return self.id != self.key.name
+
+    @property
     def launch(self) -> tuple[str, str]:
         """Return what its attempts have in common."""
         return self.key.name, self.key.instance

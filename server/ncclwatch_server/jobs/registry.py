@@ -94,7 +94,9 @@ class Jobs:
         return job
 
     def has_outlived(self, link: Link, job: Job, now: float) -> bool:
-        """Whether ranks of a connection live in a run that is over, while the next one lacks them."""
+        """Whether ranks of a connection live in a run that is over, or beside the launch's own, which lacks them."""
+        if self._by_launch.get(job.launch, [None])[0] is job:
+            return False
         ranks = list(job.state.ranks_of(link.number))
         current = self._next_run(job.key, ranks, now)
         return current is not None and current is not job and not job.state.ended[ranks].all()
@@ -104,11 +106,18 @@ class Jobs:
 
         Each agent sees for itself that a run has ended, and not all do: one was started again since, another has a
         process that lingers. A rank that lives in the run before for so long is not of that one.
+
+        The number of the attempt may differ: torchrun counts the failures of its own node. A server that was started
+        since the restart hears of some ranks in one attempt, of the others in another one.
         """
-        current = self.by_key(key)
-        if current is None or current.ended or not ranks or now - current.known_since < limits.RUNS_SETTLE_S:
-            return None
-        return current if current.state.unseen(ranks) == len(ranks) else None
+        launch = self._by_launch.get((key.name, key.instance), ())
+        for job in sorted(launch, key=lambda job: job.key.attempt != key.attempt):
+            settled = not job.ended and now - job.known_since >= limits.RUNS_SETTLE_S
+            fits = max(ranks, default=0) < job.world_size and job.state.unseen(ranks) == len(ranks) > 0
+            whole = job.state.is_spoken_for(now) and not job.state.ended.any()
+            if settled and fits and (whole or job.key.attempt == key.attempt):
+                return job
+        return None
 
     def set_up(self, link: Link, job: Job, said: wire.Facts, now: float) -> None:
         """Keep how the ranks of a node were set up."""
@@ -196,11 +205,12 @@ class Jobs:
         if joined is not None:
             joined.counts[link.agent] = said.attempt, said.run
             return joined
-        if said.run and any(said.run < job.runs_from(link.agent) for job in launch):
-            return self._joined(link, said, now) or self._earlier(link, said)
-        over = next((job for job in launch if _starts_again(said, link, job)), None)
-        if over is not None:
-            return self._begin(link, said, over, now)
+        other = self._of_another_run(link, said, launch, now)
+        if other is not None:
+            return other
+        again = next((job for job in launch if _starts_again(said, link, job)), None)
+        if again is not None:
+            return self._begin(link, said, again, now)
         known = next((job for job in launch if job.key.attempt == said.attempt), None)
         before = next((job for job in launch if job is not known and _follows(said, link, job)), None)
         if before is not None:
@@ -219,15 +229,31 @@ class Jobs:
             return self._begin(link, said, first, now)
         return self._begin(link, said, None, now)
 
+    def _of_another_run(self, link: Link, said: wire.Announce, launch: list[Job], now: float) -> Job | None:
+        """Return the job where an agent speaks of a past run, or of one beside the launch's own; None if it does not.
+
+        Raises `OverError` of a past one that is judged to the end.
+        """
+        over = bool(said.run) and any(said.run < job.runs_from(link.agent) for job in launch)
+        if not over and not any(link.number in job.served for job in launch[1:]):
+            return None
+        return self._joined(link, said, now) or (self._earlier(link, said) if over else None)
+
     def _joined(self, link: Link, said: wire.Announce, now: float) -> Job | None:
-        """Return the current run where an agent speaks of a past one whose ranks are of the current one, else None."""
+        """Return the current run if the ranks that an agent announces in another one are of that."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
         current = self._next_run(key, said.ranks, now) if said.lives else None
-        if current is None:
+        if current is None or said.world_size != current.world_size:
             return None
-        for past in self.retiring:
-            if past.launch == current.launch and link.number in past.served:
-                past.state.gone(link.number)
+        for other in [*self._by_launch[current.launch], *self.retiring]:
+            if other is current or other.launch != current.launch or link.number not in other.served:
+                continue
+            other.state.gone(link.number)
+            if other not in self.retiring:
+                self._replace(current, other, again=True)
+                current.remarks = ()
+        if said.attempt != current.key.attempt:
+            current.counts[link.agent] = said.attempt, said.run
         return current
 
     def _promote(self, job: Job, before: Job) -> Job:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 FIRST_AGENT_S = 60.0
 LAST_AGENT_S = 10.0
+RESTART_S = 45.0  # of a job on several nodes: torchrun gives its ranks 30 s to end, and the next ones import torch
 _LOOK_S = 0.5
 
 
@@ -25,7 +26,9 @@ async def parent_gone(pid: int) -> None:
         os.close(descriptor)
 
 
-async def unneeded(agents: Callable[[], int], clock: Callable[[], float]) -> None:
+async def unneeded(
+    agents: Callable[[], int], clock: Callable[[], float], *, last_agent_s: float = LAST_AGENT_S
+) -> None:
     """Return when the last agent has been away for a while, or when none ever came.
 
     An agent that is there counts however late this looks: the whole machine may have been halted.
@@ -34,5 +37,5 @@ async def unneeded(agents: Callable[[], int], clock: Callable[[], float]) -> Non
     last = clock()
     while agents() or clock() - last < patience_s:
         if agents():
-            last, patience_s = clock(), LAST_AGENT_S
+            last, patience_s = clock(), last_agent_s
         await asyncio.sleep(_LOOK_S)

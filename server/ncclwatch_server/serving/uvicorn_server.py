@@ -246,7 +246,8 @@ async def _serve(
     # With a parent it ends only then, since a training may prepare for minutes before its first rank. A server for
     # several nodes ends in both cases: without its agent the others would go on with it, though another one follows.
     if serving.ephemeral and not serving.stand_by and (serving.parent is None or serving.remote is not None):
-        waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic)
+        last_agent_s = lifetime.LAST_AGENT_S if serving.remote is None else lifetime.RESTART_S
+        waiting = lifetime.unneeded(lambda: watch.agents, time.monotonic, last_agent_s=last_agent_s)
         tasks.append(asyncio.create_task(_then_stop(server, waiting)))
     try:
         await server.serve(sockets=[listener])

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from ncclwatch.contract import config
 from ncclwatch.contract.machine.private_dirs import open_private
 from ncclwatch.rank.agents.store_client import StoreGone
-from ncclwatch.rank.agents.store_exchange import LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
+from ncclwatch.rank.agents.store_exchange import KEY, LATER_S, SOON_S, Exchange, endpoint_of, is_wanted, look_s
 
 
 @pytest.fixture
@@ -36,9 +36,9 @@ def _hung_up() -> Iterator[None]:
         _MADE.pop().hang_up()
 
 
-def node(directory: Path, port: int, attempt: int = 0) -> tuple[Exchange, Path, Path]:
+def node(directory: Path, port: int) -> tuple[Exchange, Path, Path]:
     place = open_private(str(directory), make=True)
-    exchange = Exchange(place, "0-1.ring", ("127.0.0.1", port), attempt=attempt, nodes=2)
+    exchange = Exchange(place, "0-1.ring", ("127.0.0.1", port), nodes=2)
     _MADE.append(exchange)
     ring = str(directory / "0-1.ring")
     return exchange, Path(ring + config.OFFER_SUFFIX), Path(ring + config.FOUND_SUFFIX)
@@ -47,7 +47,7 @@ def node(directory: Path, port: int, attempt: int = 0) -> tuple[Exchange, Path, 
 def put(store: dist.TCPStore, said: bytes) -> None:
     """Wait until the store has an offer: it does not answer to whoever sets a key."""
     deadline = time.monotonic() + 20
-    while not store.check(["ncclwatch/server/0"]) or bytes(store.get("ncclwatch/server/0")) != said:
+    while not store.check([KEY]) or bytes(store.get(KEY)) != said:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -78,14 +78,24 @@ def test_a_new_offer_is_found_once_the_agent_asks_for_it(tmp_path: Path, store: 
     assert found.read_bytes() == b"two"
 
 
-def test_another_attempt_finds_nothing_of_the_one_before(tmp_path: Path, store: dist.TCPStore):
-    host, offer, _ = node(tmp_path / "a", store.port)
-    guest, _, found = node(tmp_path / "b", store.port, attempt=1)
-    offer.write_bytes(b"one")
-    host.look()
-    put(store, b"one")
-    guest.look()
-    assert not found.exists()
+def test_what_is_found_of_the_run_before_a_restart_is_corrected(
+    tmp_path: Path, store: dist.TCPStore, monkeypatch: pytest.MonkeyPatch
+):
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    guest, _, found = node(tmp_path / "b", store.port)
+    looks: list[float] = []
+    store.set(KEY, "of the run before")
+    while now < 1000.0:
+        before = found.read_bytes() if found.exists() else b""
+        if guest.look() is None and now > 300.0:
+            store.set(KEY, "one")
+        if found.exists() and found.read_bytes() != before:
+            looks.append(now)
+        now += 1.0
+    assert looks[0] == 100.0
+    assert found.read_bytes() == b"one"
+    assert 300.0 < looks[1] <= 500.0, "it looks less and less often, but goes on"
 
 
 def test_no_key_of_training_is_touched_and_no_worker_counted(tmp_path: Path, store: dist.TCPStore):
@@ -103,8 +113,8 @@ def test_a_store_that_is_not_there_yet_is_asked_again(tmp_path: Path, capfd: pyt
     with pytest.raises(StoreGone):
         guest.look()
     later = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-    later.set("ncclwatch/server/0", "one")
-    later.get("ncclwatch/server/0")  # answered when that is set, which the set is not
+    later.set(KEY, "one")
+    later.get(KEY)  # answered when that is set, which the set is not
     guest.look()
     assert found.read_bytes() == b"one"
     assert capfd.readouterr().err == ""
@@ -132,7 +142,7 @@ class Late:
         write(told, b".")
         sleep(0.5)  # without the GIL, which the thread would take as soon as the store has answered
 
-Exchange(open_private(sys.argv[1]), "0-1.ring", ("127.0.0.1", int(sys.argv[2])), attempt=0, nodes=2).begin()
+Exchange(open_private(sys.argv[1]), "0-1.ring", ("127.0.0.1", int(sys.argv[2])), nodes=2).begin()
 sys.modules["late"] = Late()
 sys.stdin.readline()
 """

@@ -37,6 +37,7 @@ def test_a_launch_started_again_by_hand_takes_the_place_of_the_run_that_has_ende
     assert announce(jobs, b, run=5, index=2, ranks=(0, 1)) not in (first, second)
 
 
+NO_ROWS = memoryview(b"")
 LATER = 10.0 + limits.RUNS_SETTLE_S
 
 
@@ -155,3 +156,40 @@ def test_ranks_of_another_attempt_do_not_come_to_one_that_is_ending() -> None:
     second = announce(jobs, b, run=2, ranks=(1,), index=1)
     second.state.gone(b.number)
     assert announce(jobs, a, run=2, attempt=1, index=1) is not second
+
+
+def test_a_server_that_was_started_since_the_restart_brings_the_nodes_of_one_job_together() -> None:
+    """It has seen no run before, and hears of rank 0 in attempt 0 and of ranks 1 and 2 in attempt 1."""
+    jobs = Jobs()
+    a, b, c = link(1, "a"), link(2, "b"), link(3, "c")
+    said = {"world_size": 3}
+    own = at(jobs, a, 10.0, run=2, **said)
+    beside = at(jobs, b, 11.0, run=2, attempt=1, ranks=(1,), **said)
+    assert at(jobs, c, 11.0, run=2, attempt=1, ranks=(2,), **said) is beside is not own
+    assert not jobs.has_outlived(b, beside, LATER - 0.1), "the run before may be about to end"
+    assert not jobs.has_outlived(b, beside, LATER), "nobody has spoken for that one for a while"
+    own.state.receive_digest(a.number, NO_ROWS, NO_ROWS, LATER)
+    assert jobs.has_outlived(b, beside, LATER)
+    assert not jobs.has_outlived(a, own, LATER)
+    assert at(jobs, b, LATER, run=2, attempt=1, ranks=(1,), **said) is own
+    assert (own.id, own.remarks, jobs.listed()) == ("job", (), (own,))
+    assert jobs.has_outlived(c, beside, LATER)
+    assert at(jobs, c, LATER, run=2, attempt=1, ranks=(2,), **said) is own
+    assert own.seen == 3
+    assert beside.state.over
+    again = replace(c, number=9)
+    assert at(jobs, again, LATER + 1, run=2, attempt=1, ranks=(2,), **said) is own, "a connection that is made anew"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["has them", "ends"])
+def test_ranks_stay_apart_beside_an_attempt_that_has_them_or_that_ends(*, ended: bool) -> None:
+    jobs = Jobs()
+    a, b = link(1, "a"), link(2, "b")
+    own = at(jobs, a, 10.0, run=1, world_size=3, ranks=(0, 1) if ended else (0, 1, 2))
+    beside = at(jobs, b, 11.0, run=1, attempt=1, world_size=3, ranks=(2,))
+    if ended:
+        own.state.note_ended(0)
+    own.state.receive_digest(a.number, NO_ROWS, NO_ROWS, LATER)
+    assert not jobs.has_outlived(b, beside, LATER)
+    assert at(jobs, b, LATER, run=1, attempt=1, world_size=3, ranks=(2,)) is beside is not own
+    assert len(jobs.listed()) == 2
