@@ -123,7 +123,9 @@ class Courier:
     def take(self, news: News) -> None:
         """Hear of an incident."""
         incident = news.incident
-        if not self._target.wants(incident):
+        told = self._records.told(self.name, incident.id)
+        stands = told is not None and told.stage is not Stage.RESOLVED
+        if not stands and not self._target.wants(incident):  # whoever was told of it hears its end, however mild it is
             return
         case = self._cases.get(incident.id)
         if case is None and news.stored and not self._owes(incident):
@@ -132,8 +134,7 @@ class Courier:
         if case is None:
             case = self._cases[incident.id] = _Case(incident=incident, since=now, owed=self._is_overdue(news))
         if incident.open and not news.stored and not (case.incident.open and case.owed):
-            told = self._told(case)
-            case.owed = told is None or told.stage is Stage.RESOLVED
+            case.owed = not stands
         case.incident, case.step = incident, news.step or case.step
         case.settled = case.settled or news.settled
         case.closed_at = None if incident.open else case.closed_at or now

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from ncclwatch_server.store import records, tables
 from ncclwatch_server.store.records import Learned, Values
 
 PORTION = 50  # of each kind, in one transaction
+SAME_S = 1.0  # between the openings of one incident: an earlier version has stored them rounded
 PAUSE_S = 0.001  # between the rows of two incidents
 
 _Key = TypeVar("_Key", bound=Hashable)
@@ -94,6 +95,7 @@ def _write_incidents(connection: Connection, batch: dict[str, Incident], term: i
     named = incidents.c.id.in_(tuple(batch))
     # A single server has no other one beside it, also where several were before.
     mine = (named, incidents.c.term <= term) if term else (named,)
+    _keep_earlier(connection, batch, mine)
     connection.execute(delete(incidents).where(*mine))
     newer = set(connection.scalars(select(incidents.c.id).where(named)))
     # The leader of a newer term judges anew what is open; nobody else knows of what is over.
@@ -103,3 +105,19 @@ def _write_incidents(connection: Connection, batch: dict[str, Incident], term: i
     ]
     if rows:
         connection.execute(insert(incidents), rows)
+
+
+def _keep_earlier(connection: Connection, batch: Mapping[str, Incident], mine: Iterable[ColumnElement[bool]]) -> None:
+    """Give earlier hangs of the same ranks at the same place ids of their own.
+
+    An id follows from the place, and a server looks for a free one among those that it has in memory.
+    """
+    incidents = tables.incidents
+    known = connection.execute(select(incidents.c.id, incidents.c.opened_at).where(*mine))
+    earlier = [row.id for row in known if abs(row.opened_at - batch[row.id].opened_at) > SAME_S]
+    if not earlier:
+        return
+    for row in connection.execute(select(incidents).where(incidents.c.id.in_(earlier))).all():
+        for incident in records.incidents_of([row]):
+            renamed = records.incident_row(replace(incident, id=f"{incident.id}-{int(incident.opened_at)}"))
+            connection.execute(insert(incidents), {**renamed, "term": row.term})

@@ -106,6 +106,25 @@ def test_first_update_and_resolve_come_in_order_once_each() -> None:
     play(scene())
 
 
+@pytest.mark.parametrize("severity", [Severity.WARNING, Severity.INFO])
+def test_who_was_told_of_an_incident_hears_its_end_though_it_has_become_milder(severity: Severity) -> None:
+    async def scene() -> None:
+        post = Post()
+        courier = hired(post)
+        courier.take(News(incident=BARE))
+        await until(lambda: post.taken)
+        milder = replace(BARE, verdict=replace(BARE.verdict, severity=severity))
+        courier.take(News(incident=milder))
+        courier.take(News(incident=replace(milder, state=IncidentState.RESOLVED, closed_at=NOW)))
+        await until(lambda: len(post.taken) == 2)
+        assert post.stages == [Stage.FIRING, Stage.RESOLVED]
+        courier.take(News(incident=replace(milder, id="another")))
+        await idle(courier)
+        assert len(post.taken) == 2
+
+    play(scene())
+
+
 def test_an_update_that_comes_while_the_first_message_is_under_way_is_not_lost() -> None:
     async def scene() -> None:
         gate = asyncio.Event()

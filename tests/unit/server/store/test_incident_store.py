@@ -62,6 +62,20 @@ def test_the_newest_form_of_an_incident_is_kept(store_url: str) -> None:
         assert [incident.state for incident in store.load()] == [IncidentState.ENDED]
 
 
+def test_an_earlier_hang_at_the_same_place_is_kept(store_url: str) -> None:
+    """The server had a thousand others since, and finds its id free."""
+    ended = replace(INCIDENT, state=IncidentState.ENDED, closed_at=INCIDENT.opened_at + 60.0)
+    months = [replace(ended, opened_at=INCIDENT.opened_at + month * 2e6) for month in range(3)]
+    for each in months:
+        with Store(store_url) as store:
+            store.put(replace(each, state=IncidentState.OPEN, closed_at=None))
+            store.put(each)
+    with Store(store_url) as store:
+        found = {incident.id: incident.opened_at for incident in store.load()}
+    first, second, last = (each.opened_at for each in months)
+    assert found == {"abc123": last, f"abc123-{int(first)}": first, f"abc123-{int(second)}": second}
+
+
 def test_a_store_that_fails_is_told_once_and_catches_up(store_url: str, caplog: pytest.LogCaptureFixture) -> None:
     with closing(Store(store_url)) as store:
         execute(store_url, "ALTER TABLE incidents RENAME TO elsewhere")
