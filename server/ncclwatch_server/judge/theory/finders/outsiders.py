@@ -45,6 +45,7 @@ class _Awaited:
     for_s: Mapping[int, float]  # for how long each had been waited for when its view was taken
     beside_unnamed: frozenset[int]  # who waits for these waits for others besides that nobody knows
     busy_s: Mapping[str, float]  # by host: for how long a rank that works has been waited for
+    apart_s: float  # for how long a rank that works, and that nobody waits for, has met no other one
 
 
 def find_outside(case: Case) -> Found:
@@ -107,7 +108,13 @@ def _all_awaited(case: Case, ranks: Sequence[int], alone: Sequence[int]) -> _Awa
         for_s=for_s,
         beside_unnamed=frozenset(rank for absent in unsure for rank in absent),
         busy_s=busy_s,
+        apart_s=max((_apart_s(case.views[rank]) for rank in _outside_of_all(case).difference(ranks)), default=0.0),
     )
+
+
+def _apart_s(view: RankView) -> float:
+    """Return for how long a rank has worked since its newest operation, in seconds; 0 if it does not, or had none."""
+    return view.history[-1].age_s if view.history and works(view) else 0.0
 
 
 def _outside_of_all(case: Case) -> frozenset[int]:
@@ -131,9 +138,10 @@ def _may_wait_for_neighbour(view: RankView, still: Stillness, awaited: _Awaited)
     """Say whether a rank may wait, by means that nobody records, for one of its node that others wait for as well.
 
     Of several ranks that look for a file which one of them fetches, each may keep a group of its own waiting. Who has
-    come from an operation meanwhile is at its own steps.
+    come from an operation meanwhile is at its own steps. One that does other work than the ranks that meet, such as the
+    actors of reinforcement learning, may be waited for on any node.
     """
-    busy_s = awaited.busy_s.get(view.host, 0.0)
+    busy_s = max(awaited.busy_s.get(view.host, 0.0), awaited.apart_s)
     return busy_s >= MEANWHILE * still.still_s and may_wait_for_another(view, still)
 
 
