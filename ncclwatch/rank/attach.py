@@ -167,7 +167,7 @@ def _record(ring: RingFile, directory: str, launched: dict[str, str], job: str) 
     from ncclwatch.rank.patches import chosen_device  # needs torch
 
     rank, world_size = _place
-    local_rank, _ = identity.on_this_node(_place)
+    local_rank, local_world = identity.on_this_node(_place)
     witness = worker_server.socket_of_this_rank(directory)
     wishes = listener.in_force(_wishes, launched)
     mine = {"witness": witness, "exit_signal": str(exit_signal.install(wishes["on_hang"])), **wishes}
@@ -183,7 +183,7 @@ def _record(ring: RingFile, directory: str, launched: dict[str, str], job: str) 
     collector.begin(ring.words)
     _note_if_initialised()
     if rank == 0:
-        resume.look(sys.argv, world_size, warn)
+        resume.look(sys.argv, world_size, local_world, warn)
 
 
 def _make_recorder(ring: RingFile) -> Recorder:

@@ -15,11 +15,11 @@ _FILE = re.compile(r"^(?:rng_state|random_states)_(\d+)\.(?:pth|pkl|pt)$")
 ENTRIES_MAX = 20_000  # of a directory
 
 
-def look(argv: Sequence[str], world_size: int, tell: Callable[[str, str], None]) -> None:
+def look(argv: Sequence[str], world_size: int, local_world: int, tell: Callable[[str, str], None]) -> None:
     """Compare in a thread of its own: the directory may be on storage that does not answer."""
     named = checkpoint_of(argv)
     if named:
-        asked = (named, world_size, tell)
+        asked = (named, world_size, local_world, tell)
         quiet_threads.start(threading.Thread(target=_tell, args=asked, name="ncclwatch-resume", daemon=True))
 
 
@@ -32,19 +32,20 @@ def checkpoint_of(argv: Sequence[str]) -> str:
     return ""
 
 
-def _tell(named: str, world_size: int, tell: Callable[[str, str], None]) -> None:
+def _tell(named: str, world_size: int, local_world: int, tell: Callable[[str, str], None]) -> None:
     try:
-        sentence = compare(named, world_size)
+        sentence = compare(named, world_size, local_world)
     except OSError:  # no directory, or none that can be read: the program will say so
         return
     if sentence:
         tell(sentence, "resume")
 
 
-def compare(directory: str, world_size: int) -> str:
+def compare(directory: str, world_size: int, local_world: int = 0) -> str:
     """Return what to say of a checkpoint whose random states are of another number of ranks, "" if nothing.
 
-    Raises OSError where the directory cannot be listed.
+    Each node may save those of its own `local_world` ranks in a directory of its own (`save_on_each_node` of
+    transformers). Raises OSError where the directory cannot be listed.
     """
     saved = set()
     with os.scandir(directory) as entries:
@@ -54,6 +55,8 @@ def compare(directory: str, world_size: int) -> str:
                 saved.add(int(found.group(1)))
     wanting = [rank for rank in range(world_size) if rank not in saved]
     if not saved or (not wanting and len(saved) == world_size):
+        return ""
+    if saved == set(range(local_world)):
         return ""
     missing = f" ranks {wanting[0]}-{wanting[-1]}" if len(wanting) > 1 else f" rank {wanting[0]}" if wanting else ""
     fate = f"there is none for{missing}" if missing else f"those of {len(saved) - world_size} ranks are left over"

@@ -44,6 +44,11 @@ def test_as_many_files_as_ranks_or_none_at_all_are_no_news(count: int, tmp_path:
     assert resume.compare(checkpoint(tmp_path, count), 3) == ""
 
 
+@pytest.mark.parametrize(("local_world", "told"), [(2, False), (4, True), (1, True), (0, True)])
+def test_a_directory_with_the_ranks_of_this_node_may_be_its_own(local_world: int, told: bool, tmp_path: Path):
+    assert bool(resume.compare(checkpoint(tmp_path, 2), 4, local_world)) is told
+
+
 def test_a_file_that_is_missing_in_the_middle_is_told(tmp_path: Path):
     directory = checkpoint(tmp_path, 3)
     (tmp_path / "rng_state_1.pth").unlink()
@@ -52,6 +57,6 @@ def test_a_file_that_is_missing_in_the_middle_is_told(tmp_path: Path):
 
 def test_a_checkpoint_that_cannot_be_listed_is_the_program_s_to_tell(tmp_path: Path):
     said: list[str] = []
-    resume._tell(str(tmp_path / "nowhere"), 2, lambda sentence, subject: said.append(sentence))
-    resume._tell(checkpoint(tmp_path, 1), 2, lambda sentence, subject: said.append(sentence))
+    resume._tell(str(tmp_path / "nowhere"), 2, 0, lambda sentence, subject: said.append(sentence))
+    resume._tell(checkpoint(tmp_path, 1), 2, 2, lambda sentence, subject: said.append(sentence))
     assert len(said) == 1
