@@ -22,7 +22,8 @@ MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
 IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
 QUIET_S = 2.0  # without CPU, before anybody asks what it moves by recv() and send()
-CHILDREN_MAX = 64  # per rank; DataLoader workers and what they started
+CHILDREN_MAX = 64  # per rank, watched closely; DataLoader workers and what they started
+DESCENDANTS_MAX = 512  # per rank; of the others the CPU time alone is read, as of a pool that maps a dataset
 FROZEN = (ProcessState.STOPPED, ProcessState.TRACED, ProcessState.DISK_WAIT)  # and cannot answer anything
 CHILDREN_EVERY = 3  # observations between two looks for new children
 SPARED_MAX = 9  # looks in a row that are left out because nothing was born on this node
@@ -138,6 +139,7 @@ class ProcessWatch:
         self._counters = _Counters(pid)
         self._start_ticks = start_ticks
         self._children: dict[int, _Counters] = {}
+        self._others: dict[int, int] = {}  # ticks of the descendants beyond those
         self._threads: dict[int, _ThreadCounter] = {}
         self._holder: _Counters | None = None  # of the file lock that it waits for
         self._resting: dict[int, _ThreadCounter] = {}  # main threads of children, while all of them show no work
@@ -173,6 +175,7 @@ class ProcessWatch:
             if found is not None:
                 self._note_trouble(child.pid, found)
                 cpu_s, io_bytes = cpu_s + child_cpu_s, io_bytes + child_bytes
+        cpu_s += self._cpu_of_others()
         if self._holder is not None:
             _, holder_cpu_s, holder_bytes = self._holder.look()
             cpu_s, io_bytes = cpu_s + holder_cpu_s, io_bytes + holder_bytes
@@ -257,12 +260,24 @@ class ProcessWatch:
         """Return the counters of the children, of theirs, and so on; new ones are looked for now and then."""
         if self._looks % CHILDREN_EVERY or not self._may_have_more():
             return list(self._children.values())
-        keep = set(descendants(self.pid, CHILDREN_MAX))
+        found = descendants(self.pid, DESCENDANTS_MAX)
+        keep = set(found[:CHILDREN_MAX])
+        self._others = {pid: self._others.get(pid, -1) for pid in found[CHILDREN_MAX:]}
         for pid in self._children.keys() - keep:
             self._children.pop(pid).close()
         for pid in keep - self._children.keys():
             self._children[pid] = _Counters(pid)
         return list(self._children.values())
+
+    def _cpu_of_others(self) -> float:
+        """Return the CPU seconds since the last look of the descendants that are not watched closely."""
+        spent = 0
+        for pid, before in self._others.items():
+            stat = parse_stat(read_text(f"/proc/{pid}/stat").encode())
+            if stat is not None:
+                ticks = self._others[pid] = stat.cpu_ticks + stat.reaped_ticks
+                spent += ticks - before if before >= 0 else 0
+        return max(0, spent) * _TICK_S
 
     def _may_have_more(self) -> bool:
         """Whether any process was born since its children were looked for: of 150 threads each is asked for its own."""

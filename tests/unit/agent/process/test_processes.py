@@ -1,5 +1,6 @@
 """What a process does to answer us is no sign that it works, and what has become of those that it started is seen."""
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclwatch_agent.process import rank_process
 from ncclwatch_agent.process.file_locks import lock_wait
 from ncclwatch_agent.process.procfs import parse_stat
 from ncclwatch_agent.process.rank_process import CHILDREN_EVERY, ProcessWatch
@@ -62,6 +64,38 @@ def test_the_work_of_a_child_that_came_and_went_between_two_looks_is_seen(watch:
     assert still_s(watch, 2) > 0
     subprocess.run([sys.executable, "-c", "import time\nwhile time.process_time() < 0.3: pass"], check=True)
     assert still_s(watch, 3) == 0
+
+
+def test_the_work_of_one_of_very_many_children_is_seen(watch: ProcessWatch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pool of a process for each core maps a dataset, and the last one has the longest part."""
+    monkeypatch.setattr(rank_process, "CHILDREN_MAX", 2)
+    reads, begins = os.pipe()
+    works = f"import os, time\nos.read({reads}, 1)\nwhile time.process_time() < 0.6: pass\ntime.sleep(60)"
+    with contextlib.ExitStack() as stack:
+        pool = [stack.enter_context(subprocess.Popen(["sleep", "60"])) for _ in range(3)]
+        last = stack.enter_context(subprocess.Popen([sys.executable, "-c", works], pass_fds=(reads,)))
+        for process in (*pool, last):
+            stack.callback(process.kill)
+        second = 2
+        while last.pid not in watch._others or watch._others[last.pid] < 0:
+            watch.observe(second * SECOND_NS)
+            second += 1
+        while not still_s(watch, second):  # it is starting
+            second += 1
+            time.sleep(0.02)
+        os.write(begins, b".")
+        spent = watch._others[last.pid]
+        while _ticks(last.pid) < spent + 10:
+            time.sleep(0.01)
+        assert still_s(watch, second + 1) == 0
+    os.close(reads)
+    os.close(begins)
+
+
+def _ticks(pid: int) -> int:
+    stat = parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
+    assert stat is not None
+    return stat.cpu_ticks
 
 
 def test_threads_that_come_and_go_cost_no_descriptors(watch: ProcessWatch) -> None:
