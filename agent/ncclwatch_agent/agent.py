@@ -31,6 +31,7 @@ from ncclwatch_agent.process.kernel_log import KernelLog
 from ncclwatch_agent.ranks import jobs
 from ncclwatch_agent.ranks.endings import describe, is_abnormal
 from ncclwatch_agent.ranks.jobs import JobKey, LocalJob, Runs
+from ncclwatch_agent.ranks.launchers import Launchers
 from ncclwatch_agent.ranks.rank_rows import LocalRank
 from ncclwatch_agent.ranks.rings import RingDirectory
 from ncclwatch_agent.saves.file_places import PLACES
@@ -100,6 +101,7 @@ class Agent:
         self._wake = asyncio.Event()
         self._stopping = False
         self._alive_ns = time.monotonic_ns()
+        self._launchers = Launchers()
         self._has_card = settings.has_card
         self._faults = Faults()
         self._life = LoopLife("tick", age_s_max=TICK_STILL_S, ends_s=TICK_ENDS_S, vital=True)
@@ -167,6 +169,8 @@ class Agent:
         idle_s = (time.monotonic_ns() - self._alive_ns) / 1e9
         acting = self._desk.actor.awaits_restart or self._desk.actor.runs_hook
         needed = self._jobs or self._servers.needed_elsewhere or acting
+        # Whoever counts the runs of a launch must outlive a restart: another agent would begin at 1.
+        needed = needed or self._launchers.may_start_again(time.monotonic())
         return self._settings.spawned and not needed and idle_s >= IDLE_S
 
     def _tick(self, now_ns: int) -> None:
@@ -365,6 +369,7 @@ class Agent:
         """Say that a job is over, and remove what is left of it."""
         self._servers.of(job).gone(job.index)
         self._reports.pop(job.index, None)
+        self._launchers.note(job, time.monotonic())
         for rank in job.everyone():
             self._rings.remove(rank.path, rank.header)
         self._close(job)

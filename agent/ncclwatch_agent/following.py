@@ -87,20 +87,22 @@ class Following:
                 task.cancel()
 
     def _look(self, job: LocalJob, uplink: Uplink) -> None:
-        """Take up the address that some rank of this node has found in the store."""
-        for rank in job.ranks.values():
-            data = rank.place.read(rank.ring.file_name + config.FOUND_SUFFIX, config.OFFER_BYTES_MAX)
-            if not data:
-                continue
-            if data != self._seen:
-                self._seen = data
-                try:
-                    self._first = invitation.decode(data)
-                except WireError as error:
-                    log.warning("job %s: %s", job.key.job, error)
-                else:
-                    self._return(uplink, self._first)
+        """Take up the address that a rank of this node has found in the store, the newest of several."""
+        files = [(rank.place, rank.ring.file_name + config.FOUND_SUFFIX) for rank in job.ranks.values()]
+        found = [(stat.st_mtime_ns, place, name) for place, name in files if (stat := place.stat(name)) is not None]
+        if not found:
             return
+        _, place, name = max(found, key=lambda each: each[0])
+        data = place.read(name, config.OFFER_BYTES_MAX)
+        if not data or data == self._seen:
+            return
+        self._seen = data
+        try:
+            self._first = invitation.decode(data)
+        except WireError as error:
+            log.warning("job %s: %s", job.key.job, error)
+        else:
+            self._return(uplink, self._first)
 
     def _turn(self, job: LocalJob, uplink: Uplink) -> str:
         """Go to the other server: this one does not answer. And ask the store, which may know a third."""

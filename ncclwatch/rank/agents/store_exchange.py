@@ -109,15 +109,12 @@ class Exchange:
         if known and time.monotonic() < self._again_at:
             self.hang_up()
             return
+        self._pause_s = 2 * self._pause_s if known else LATER_S
+        self._again_at = time.monotonic() + max(self._pause_s, look_s(EARLY_LOOKS, self._askers))
         found = self._dial().get(KEY, config.OFFER_BYTES_MAX)
-        if found is None:
-            return
-        if known and found == self._seen:
-            self._pause_s *= 2
-        else:
+        if found is not None and not (known and found == self._seen):
             self._seen, self._pause_s = found, LATER_S
             self._place.write(self._found, found)
-        self._again_at = time.monotonic() + max(self._pause_s, look_s(EARLY_LOOKS, self._askers))
 
     def _dial(self) -> StoreClient:
         if self._store is None:

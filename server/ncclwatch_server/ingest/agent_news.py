@@ -67,7 +67,7 @@ class AgentNews:
             raise WireError(f"a digest of job number {index}, which was not announced")
         now = self.clock()
         if (job.astray and self.watch.jobs.may_begin(job)) or (
-            (job.run_is_over or job.stands_beside) and self.watch.jobs.has_outlived(self.link, job, now)
+            (job.replaced or job.stands_beside) and self.watch.jobs.has_outlived(self.link, job, now)
         ):
             self._announce(self.announced[index])
             if index not in self.jobs:

@@ -1,6 +1,7 @@
 """Holds everything the watch loop needs to know of one attempt of one job."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ncclwatch.contract import config
@@ -27,11 +28,14 @@ from ncclwatch_server.jobs.room import Opener
 from ncclwatch_server.jobs.stack_requests import Capture
 from ncclwatch_server.state.dataloaders import Loops
 from ncclwatch_server.state.job_state import JobState
+from ncclwatch_server.state.owners import Speaker
 from ncclwatch_server.state.rank_setup import Likeness
 from ncclwatch_server.state.suspicion import Suspicion
 from ncclwatch_server.state.waits.learning import Patience
 from ncclwatch_server.stragglers.closely import Closely
 from ncclwatch_server.stragglers.tracker import Stragglers
+
+HEARD_S = 0.5  # for which it is taken for granted that somebody speaks for a job, or that nobody does
 
 
 @dataclass(slots=True, kw_only=True)
@@ -97,8 +101,9 @@ class Job:
     launch_facts: LaunchFacts = field(default_factory=LaunchFacts)
     remarks: tuple[str, ...] = ()  # for people, on how its ranks report
     agents: dict[str, int] = field(default_factory=dict)  # that have spoken for ranks of it, newest last: their run
-    run_is_over: bool = False  # some agent has said that the launch was started again by hand
+    replaced: bool = False  # another attempt or run has taken its place
     past_runs: dict[str, int] = field(default_factory=dict)  # likewise, of runs of this launch that are over
+    past_machines: frozenset[tuple[str, str]] = frozenset()  # of agents of those runs, with whose token they came
     counts: dict[str, tuple[int, int]] = field(
         default_factory=dict
     )  # of agents that count another attempt: that and its run
@@ -146,6 +151,8 @@ class Job:
     floor: int = -1  # attempts up to this one are over
     heirs: frozenset[str] = frozenset()  # agents of the attempt before: this one is theirs
 
+    _heard: tuple[float, bool] = (float("-inf"), False)  # when it was looked at last whether it is spoken for
+
     def __post_init__(self) -> None:
         self.stragglers = Stragglers(self.state.world_size)
 
@@ -176,6 +183,30 @@ class Job:
         return self.opener.accounts if self.opener is not None else ()
 
     @property
+    def machines(self) -> frozenset[tuple[str, str]]:
+        """On which machines agents have spoken for it or a run before, as far as they say, each with their token."""
+        now = {(each.machine, each.token) for each in self.state.owners.speakers().values() if each.machine}
+        return self.past_machines | now
+
+    def lacks(self, ranks: Sequence[int], speaker: Speaker, now: float) -> bool:
+        """Whether it may have these ranks, and each was never seen, or lives and its agent may be this one."""
+        if not ranks or max(ranks) >= self.world_size:
+            return False
+        state = self.state
+        known = [rank for rank in ranks if state.seen[rank]]
+        if state.ended[known].any():
+            return False
+        return state.owners.may_follow(known, speaker, lambda number: state.standing(number, now))
+
+    def goes_on(self, now: float) -> bool:
+        """Whether no rank of it has ended, and some are heard of."""
+        if self.state.ended.any():
+            return False
+        if not 0.0 <= now - self._heard[0] < HEARD_S:  # to look costs milliseconds where there are thousands of nodes
+            self._heard = now, self.state.is_spoken_for(now)
+        return self._heard[1]
+
+    @property
     def stands_beside(self) -> bool:
         """Whether another job has its name, perhaps of the same launch."""
         return self.id != self.key.name
@@ -202,8 +233,10 @@ class Job:
 
     def note_past(self, before: "Job") -> None:
         """Remember which runs are over, as this job takes the place of another one."""
-        known = {**before.past_runs, **before.agents}
+        known = {**self.past_runs, **before.past_runs, **before.agents}
         self.past_runs = dict(list(known.items())[-self._agents_max :])
+        machines = [*(self.past_machines | before.past_machines), *before.machines]
+        self.past_machines = frozenset(machines[-self._agents_max :])
 
     @property
     def _agents_max(self) -> int:

@@ -1,7 +1,6 @@
 """Keeps the jobs that this server knows, under their names, and who speaks for their ranks."""
 
 import hashlib
-import ipaddress
 import re
 import time
 from collections import Counter
@@ -10,14 +9,14 @@ from dataclasses import replace
 
 import msgspec
 
-from ncclwatch.contract import config, job_names, wire
+from ncclwatch.contract import wire
 from ncclwatch.contract.errors import WireError
-from ncclwatch.contract.network.tokens import Bounds
 from ncclwatch_server import limits
 from ncclwatch_server.evidence.agent_link import Link
 from ncclwatch_server.evidence.inspection import Inspection
 from ncclwatch_server.evidence.view_room import ViewRoom
 from ncclwatch_server.incidents.book import JobKey
+from ncclwatch_server.jobs import announced
 from ncclwatch_server.jobs.job import Job, LaunchFacts, Served
 from ncclwatch_server.jobs.room import Opener, Room, accounts_of
 from ncclwatch_server.state.job_state import JobState
@@ -69,7 +68,7 @@ class Jobs:
 
         Raises `WireError`: then nothing has changed; `OverError` of an attempt that another one has replaced.
         """
-        _check(said, link)
+        announced.check(said, link)
         job = self._attempt(link, said, now)
         if said.world_size != job.world_size:
             over = job.ended and self._by_id.get(job.id) is job
@@ -79,7 +78,7 @@ class Jobs:
             self._make_room_for_ranks(link, job, job.state.unseen(said.ranks))
         job.stirred = True
         job.served[link.number] = Served(
-            link=link, index=said.index, terminal=said.terminal, acts=said.acts, addresses=_addresses(said)
+            link=link, index=said.index, terminal=said.terminal, acts=said.acts, addresses=announced.addresses_of(said)
         )
         job.state.announce(link.number, said.ranks, now, _speaker(link))
         job.inspection.forget_hearsay(said.ranks, link.number)
@@ -98,10 +97,10 @@ class Jobs:
         if self._by_launch.get(job.launch, [None])[0] is job:
             return False
         ranks = list(job.state.ranks_of(link.number))
-        current = self._next_run(job.key, ranks, now)
+        current = self._next_run(job.key, ranks, _speaker(link), now)
         return current is not None and current is not job and not job.state.ended[ranks].all()
 
-    def _next_run(self, key: JobKey, ranks: Sequence[int], now: float) -> Job | None:
+    def _next_run(self, key: JobKey, ranks: Sequence[int], speaker: Speaker, now: float) -> Job | None:
         """Return the run of a launch that goes on without these ranks, None while they may still come to it.
 
         Each agent sees for itself that a run has ended, and not all do: one was started again since, another has a
@@ -112,10 +111,9 @@ class Jobs:
         """
         launch = self._by_launch.get((key.name, key.instance), ())
         for job in sorted(launch, key=lambda job: job.key.attempt != key.attempt):
-            settled = not job.ended and now - job.known_since >= limits.RUNS_SETTLE_S
-            fits = max(ranks, default=0) < job.world_size and job.state.unseen(ranks) == len(ranks) > 0
-            whole = job.state.is_spoken_for(now) and not job.state.ended.any()
-            if settled and fits and (whole or job.key.attempt == key.attempt):
+            if job.ended or now - job.known_since < limits.RUNS_SETTLE_S or not job.lacks(ranks, speaker, now):
+                continue
+            if job.key.attempt == key.attempt or job.goes_on(now):
                 return job
         return None
 
@@ -134,7 +132,7 @@ class Jobs:
     def may_begin(self, astray: Job) -> bool:
         """Whether the job that stood in the way of this one has ended."""
         listed = self.by_key(astray.key)
-        return listed is None or listed.ended
+        return listed is None or listed.ended or listed.world_size == astray.world_size
 
     def drop_astray(self, link: Link, job: Job) -> None:
         """Forget a job that nobody looks at, when its number on a connection stands for another one."""
@@ -201,14 +199,18 @@ class Jobs:
         Each agent counts its own runs. The first to speak of a later one begins it, and the others join.
         """
         launch = self._by_launch.get((said.job, said.instance), [])
-        joined = next((job for job in launch if _is_of(said, link, job)), None)
+        joined = next((job for job in launch if _is_of(said, link, job, now)), None)
         if joined is not None:
             joined.counts[link.agent] = said.attempt, said.run
-            return joined
+            self._leave(link, joined, [job for job in launch if job.stands_beside])
+            gone_on = joined.ended and joined.given_up and said.lives
+            return self._come_back(link, said, joined, now) if gone_on else joined
         other = self._of_another_run(link, said, launch, now)
         if other is not None:
             return other
-        again = next((job for job in launch if _starts_again(said, link, job)), None)
+        again = next(
+            (job for job in launch if _starts_again(said, link, job) or _takes_over(said, link, job, now)), None
+        )
         if again is not None:
             return self._begin(link, said, again, now)
         known = next((job for job in launch if job.key.attempt == said.attempt), None)
@@ -221,7 +223,7 @@ class Jobs:
             if link.agent not in known.agents:
                 return self._begin(link, said, known, now)
             return self._come_back(link, said, known, now) if said.lives and known.given_up else known
-        if any(said.attempt <= job.floor for job in launch):
+        if any(said.attempt <= job.floor for job in launch) and not _is_new(said, link, launch):
             return self._earlier(link, said)
         first = launch[0] if launch else None
         newer = first is not None and said.attempt > first.key.attempt
@@ -242,19 +244,23 @@ class Jobs:
     def _joined(self, link: Link, said: wire.Announce, now: float) -> Job | None:
         """Return the current run if the ranks that an agent announces in another one are of that."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
-        current = self._next_run(key, said.ranks, now) if said.lives else None
+        current = self._next_run(key, said.ranks, _speaker(link), now) if said.lives else None
         if current is None or said.world_size != current.world_size:
             return None
-        for other in [*self._by_launch[current.launch], *self.retiring]:
-            if other is current or other.launch != current.launch or link.number not in other.served:
-                continue
-            other.state.gone(link.number)
-            if other not in self.retiring:
-                self._replace(current, other, again=True)
-                current.remarks = ()
+        self._leave(link, current, [*self._by_launch[current.launch], *self.retiring])
         if said.attempt != current.key.attempt:
             current.counts[link.agent] = said.attempt, said.run
         return current
+
+    def _leave(self, link: Link, current: Job, others: Sequence[Job]) -> None:
+        """Take the ranks of a connection out of other jobs of a launch, and what is left of these from the list."""
+        for other in others:
+            if other is current or other.launch != current.launch or not other.state.speaks(link.number):
+                continue
+            other.state.gone(link.number)
+            if other not in self.retiring and other.state.over:
+                self._replace(current, other, again=True)
+                current.remarks = ()
 
     def _promote(self, job: Job, before: Job) -> Job:
         """Let an attempt that stood beside another one take its place and name."""
@@ -267,7 +273,7 @@ class Jobs:
     def _replace(self, job: Job, before: Job, *, again: bool = False) -> None:
         """Take a listed job from the list, for another attempt of the same, or `again` for another run."""
         self._unlist(before)
-        before.run_is_over = again
+        before.replaced = True
         if not before.ended:
             self.retiring.append(before)
             self.room.retire(before)
@@ -317,7 +323,8 @@ class Jobs:
         """Return a job that was given up because nobody spoke for it, and goes on: the way to its agents was broken."""
         job = self._begin(link, said, before, now)
         job.key, job.floor, job.came_back = before.key, before.floor, True
-        job.agents, job.past_runs = dict(before.agents), before.past_runs
+        job.agents, job.past_runs, job.past_machines = dict(before.agents), before.past_runs, before.past_machines
+        job.counts = dict(before.counts)
         job.heirs = job.state.owners.heirs = before.heirs
         return job
 
@@ -331,7 +338,9 @@ class Jobs:
         if job.id in self._by_id:
             self._unlist(self._by_id[job.id])  # it has ended
         self._by_id[job.id] = job
-        self._by_launch.setdefault(job.launch, []).insert(0 if first else limits.JOBS_MAX, job)
+        launch = self._by_launch.setdefault(job.launch, [])
+        launch.insert(0 if first else limits.JOBS_MAX, job)
+        launch.sort(key=lambda each: each.stands_beside)  # who has the launch's name stays the first
 
     def _unlist(self, job: Job) -> None:
         if self._by_id.get(job.id) is not job:
@@ -390,48 +399,6 @@ def _speaker(link: Link) -> Speaker:
     return Speaker(agent=link.agent, host=link.host, token=link.caller.holder, machine=link.machine)
 
 
-def _addresses(said: wire.Announce) -> tuple[str, ...]:
-    """Return the addresses that an agent says its node to have: they are sent to other agents."""
-    return tuple(each for each in said.addresses[: config.ADDRESSES_MAX] if _is_address(each))
-
-
-def _is_address(word: str) -> bool:
-    """Whether it is one of IPv4, of some interface but the loopback: one of IPv6 may end with any text ("::1%...")."""
-    try:
-        address = ipaddress.IPv4Address(word)
-    except ValueError:
-        return False
-    return not (address.is_loopback or address.is_unspecified or address.is_multicast)
-
-
-def _check(said: wire.Announce, link: Link) -> None:
-    if not 1 <= said.world_size <= limits.RANKS_MAX:
-        raise WireError(f"a job of {said.world_size} ranks was announced; 1 to {limits.RANKS_MAX} can be watched")
-    if not job_names.is_canonical(said.job) or len(said.instance) > 1000:
-        raise WireError(
-            f"{said.job[:200]!r} is not the name of a job: it is empty, too long or not printable, or a part of it "
-            'between "/" is'
-        )
-    if len(said.ranks) > said.world_size:
-        raise WireError(f"job {said.job} of {said.world_size} ranks was announced with {len(said.ranks)} of them")
-    if min(said.ranks, default=0) < 0 or not 0 <= said.attempt < 2**31:
-        raise WireError(f"job {said.job} was announced with an impossible rank or attempt")
-    if max(said.ranks, default=0) >= said.world_size:
-        raise WireError(f"job {said.job} of {said.world_size} ranks has no rank {max(said.ranks)}")
-    if not link.caller.bounds.allow_job(said.job):
-        raise WireError(
-            f"the token of {link.caller.name} is bound to {link.caller.bounds}, and does not allow job {said.job!r}; "
-            f"{_names_allowed(link.caller.bounds)}, or ask for another token"
-        )
-
-
-def _names_allowed(bounds: Bounds) -> str:
-    """Return how to name a job so that a token allows it."""
-    if len(bounds.namespaces) == 1 and not bounds.jobs:
-        return f"name the job with NCCLWATCH_JOB={bounds.namespaces[0]}/NAME"
-    return "name the job otherwise with NCCLWATCH_JOB"
-
-
 def _astray(said: wire.Announce, now: float) -> Job:
     """Return a job that nobody looks at, for ranks that say another number of ranks than the others of theirs."""
     key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
@@ -452,20 +419,48 @@ def _starts_again(said: wire.Announce, link: Link, job: Job) -> bool:
     return run is not None and said.run > run and said.attempt <= job.key.attempt
 
 
-def _is_of(said: wire.Announce, link: Link, job: Job) -> bool:
+def _is_of(said: wire.Announce, link: Link, job: Job, now: float) -> bool:
     """Whether ranks are of a job that goes on, though their node counts another attempt.
 
     torchrun counts the failures of its own node: where others have failed it starts its ranks again in the same
     attempt. So a restart has several numbers. The ranks of a node that had a part in the run before, and which this one
-    lacks, are of this one as long as it is whole.
+    lacks, are of this one as long as it is whole. A node is known by its agent, or by its machine if that is new.
     """
-    if job.ended or not said.run or said.attempt == job.key.attempt or said.world_size != job.world_size:
+    if not said.run or said.attempt == job.key.attempt or said.world_size != job.world_size:
         return False
     if job.counts.get(link.agent) == (said.attempt, said.run):
         return True
+    if job.ended or link.agent in job.agents or job.state.ended.any():
+        return False
     before = job.past_runs.get(link.agent)
-    lacks = link.agent not in job.agents and before is not None and said.run > before
-    return lacks and not job.state.ended.any() and job.state.unseen(said.ranks) == len(said.ranks) > 0
+    if before is None:
+        speaker = _speaker(link)
+        known = said.lives and bool(speaker.machine) and (speaker.machine, speaker.token) in job.machines
+    else:
+        known = said.run > before
+    return known and job.lacks(said.ranks, _speaker(link), now)
+
+
+def _is_new(said: wire.Announce, link: Link, launch: Sequence[Job]) -> bool:
+    """Whether nobody has heard of an agent that speaks of living ranks: it may count from any attempt."""
+    known = any(link.agent in job.agents or link.agent in job.past_runs for job in launch)
+    return said.lives and bool(said.run) and not known
+
+
+def _takes_over(said: wire.Announce, link: Link, job: Job, now: float) -> bool:
+    """Whether a node is of the next run of a job whose ranks have ended, but for those of a node that died.
+
+    It may be a spare in place of that one. Until the lost node is given up, nobody says that its ranks have ended.
+    """
+    if job.ended or not _is_new(said, link, (job,)) or said.attempt < job.key.attempt or job.stands_beside:
+        return False
+    if not job.state.ended.any() or job.state.is_spoken_for(now):
+        return False
+    theirs = job.state.owners.speakers()
+    here = [number for number, each in theirs.items() if each.machine and each.machine == link.machine]
+    if any(not job.state.ended[list(job.state.ranks_of(number))].all() for number in here):
+        return False  # it may be the agent of those, started again
+    return all(each.token == link.caller.holder for each in theirs.values())
 
 
 def _follows(said: wire.Announce, link: Link, job: Job) -> bool:

@@ -110,13 +110,14 @@ class JobState:
     def _claim(self, link: int, ranks: Numbers, now: float) -> None:
         """Give a connection what it may have of these ranks."""
         unowned = ranks[self._owner[ranks] == NOBODY]  # whoever said that these ended did not speak for them
-        mine = self.owners.claim(link, ranks, lambda holder: self._standing(holder, now), self.ended)
+        mine = self.owners.claim(link, ranks, lambda holder: self.standing(holder, now), self.ended)
         if len(mine) and not self._moved_at.flags.writeable:
             self._moved_at = self._moved_at.copy()
         self.seen[mine], self.ended[np.intersect1d(mine, unowned)] = True, False
         self.seen_count = int(self.seen.sum())
 
-    def _standing(self, link: int, now: float) -> Standing:
+    def standing(self, link: int, now: float) -> Standing:
+        """Return how a connection that is remembered is doing."""
         slot = self._slots[link]
         return Standing(quiet_s=now - self._heard.at(link), lost=slot.lost or slot.gone)
 
@@ -142,7 +143,7 @@ class JobState:
     def belongs_to_others(self, speaker: Speaker, now: float) -> bool:
         """Whether any rank of it may live whose agent this one may not replace: that may be away for a while."""
         return any(
-            not self.owners.may_replace(link, speaker, self._standing(link, now)) for link in self._living_owners()
+            not self.owners.may_replace(link, speaker, self.standing(link, now)) for link in self._living_owners()
         )
 
     def _living_owners(self) -> list[int]:

@@ -11,7 +11,7 @@ an agent of a version that does not say it only has to be on a host of the same 
 Time is the server's monotonic clock, passed in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +71,10 @@ class Owners:
         """Return who talks on a connection; nobody that is known on `NOBODY`'s."""
         return self._speakers.get(link, Speaker())
 
+    def speakers(self) -> Mapping[int, Speaker]:
+        """Return who talks or has talked, on the connections that are not forgotten."""
+        return self._speakers
+
     def forget(self, link: int) -> None:
         """Forget a connection that owns nothing."""
         self._speakers.pop(link, None)
@@ -106,6 +110,16 @@ class Owners:
         if speaker.succeeds(self._speakers[holder]):
             return standing.lost or standing.quiet_s > limits.SILENT_S / 2
         return standing.quiet_s > limits.ABANDONED_S
+
+    def may_follow(self, ranks: Sequence[int], speaker: Speaker, standing: Callable[[int], Standing]) -> bool:
+        """Whether somebody may be the agents of all of these ranks, started again after these were lost."""
+        for holder in {int(self.of_rank[rank]) for rank in ranks}:
+            theirs = self._speakers.get(holder)
+            if theirs is None or theirs.agent == speaker.agent or not speaker.succeeds(theirs):
+                return False
+            if not self.may_replace(holder, speaker, standing(holder)):
+                return False
+        return True
 
     def _yields(
         self, holder: int, link: int, standing: Standing, ranks: Numbers, ended: NDArray[np.bool_]

@@ -231,3 +231,16 @@ def test_a_kernel_that_says_nothing_is_mute_and_a_name_tells_nothing(
             each.setblocking(False)
             each.connect_ex(full.getsockname())
         assert asyncio.run(_contact_to(at(full.getsockname()[1], certificate))) is Contact.MUTE
+
+
+def test_it_goes_to_the_newest_address_also_while_it_is_connected(node: Node) -> None:
+    """After a restart the store may still have the address of the run before, which another rank reads no more."""
+    stopped = SimpleNamespace(ring=SimpleNamespace(file_name="0-1.ring"), place=node.place)
+    node.job.ranks = {0: stopped, **node.job.ranks}
+    node.place.write("0-1.ring" + config.FOUND_SUFFIX, invitation.encode(at(3, node.certificate)))
+    node.tend()
+    node.uplink.connected = True
+    node.find(4)
+    for _ in range(3):
+        node.tend()
+    assert node.uplink.invited == [3, 4]

@@ -168,17 +168,19 @@ def test_a_server_that_was_started_since_the_restart_brings_the_nodes_of_one_job
     assert at(jobs, c, 11.0, run=2, attempt=1, ranks=(2,), **said) is beside is not own
     assert not jobs.has_outlived(b, beside, LATER - 0.1), "the run before may be about to end"
     assert not jobs.has_outlived(b, beside, LATER), "nobody has spoken for that one for a while"
-    own.state.receive_digest(a.number, NO_ROWS, NO_ROWS, LATER)
-    assert jobs.has_outlived(b, beside, LATER)
-    assert not jobs.has_outlived(a, own, LATER)
-    assert at(jobs, b, LATER, run=2, attempt=1, ranks=(1,), **said) is own
+    later = LATER + 1
+    own.state.receive_digest(a.number, NO_ROWS, NO_ROWS, later)
+    assert jobs.has_outlived(b, beside, later)
+    assert not jobs.has_outlived(a, own, later)
+    assert at(jobs, b, later, run=2, attempt=1, ranks=(1,), **said) is own
+    assert len(jobs.listed()) == 2, "a rank of that one lives, and it may be of another job"
+    assert jobs.has_outlived(c, beside, later)
+    assert at(jobs, c, later, run=2, attempt=1, ranks=(2,), **said) is own
     assert (own.id, own.remarks, jobs.listed()) == ("job", (), (own,))
-    assert jobs.has_outlived(c, beside, LATER)
-    assert at(jobs, c, LATER, run=2, attempt=1, ranks=(2,), **said) is own
     assert own.seen == 3
     assert beside.state.over
     again = replace(c, number=9)
-    assert at(jobs, again, LATER + 1, run=2, attempt=1, ranks=(2,), **said) is own, "a connection that is made anew"
+    assert at(jobs, again, later + 1, run=2, attempt=1, ranks=(2,), **said) is own, "a connection that is made anew"
 
 
 @pytest.mark.parametrize("ended", [False, True], ids=["has them", "ends"])
