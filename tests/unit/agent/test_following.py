@@ -238,8 +238,8 @@ def test_it_goes_to_the_newest_address_also_while_it_is_connected(node: Node) ->
     stopped = SimpleNamespace(ring=SimpleNamespace(file_name="0-1.ring"), place=node.place)
     node.job.ranks = {0: stopped, **node.job.ranks}
     node.place.write("0-1.ring" + config.FOUND_SUFFIX, invitation.encode(at(3, node.certificate)))
-    node.tend()
     node.uplink.connected = True
+    node.tend()
     node.find(4)
     for _ in range(3):
         node.tend()
