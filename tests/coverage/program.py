@@ -41,14 +41,20 @@ def names(ring: Ring) -> dict[int, str]:
 
 
 def wait_of(ring: Ring, since_ns: int) -> tuple[object, ...] | None:
-    """Return what a rank has been blocked in since it began a row."""
+    """Return what a rank has been blocked in since it began a row; None also while its thread runs, or waits to run."""
     for thread in ring.threads():
-        if thread.wait is not None and thread.wait.since_ns >= since_ns:
+        if thread.wait is not None and thread.wait.since_ns >= since_ns and is_asleep(ring.header.pid, thread.tid):
             wait = thread.wait
             grouped = wait.group != NO_GROUP
             place = (wait.op.value, names(ring)[wait.group], wait.seq, wait.peer) if grouped else ()
             return (wait.since_ns, wait.kind.value, thread.main, *place)
     return None
+
+
+def is_asleep(pid: int, tid: int) -> bool:
+    """Say whether a thread sleeps. On a busy machine one may be seen for long in a call that does not block."""
+    stat = Path(f"/proc/{pid}/task/{tid}/stat").read_text()
+    return stat.rpartition(")")[2].split()[0] == "S"
 
 
 def watch_rank_0(ring: Ring, name: str) -> tuple[object, ...] | None:
