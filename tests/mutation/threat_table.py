@@ -226,7 +226,7 @@ CHANGES: dict[str, tuple[Change, ...]] = {
         ),
     ),
     f"{_TESTS}/test_server_room.py::test_a_token_brings_news_of_its_own_jobs_from_its_own_hosts_only": (
-        Change(f"{_SERVER}/jobs/registry.py", "    if not link.caller.bounds.allow_job(said.job):", "    if False:"),
+        Change(f"{_SERVER}/jobs/announced.py", "    if not link.caller.bounds.allow_job(said.job):", "    if False:"),
         Change(f"{_SERVER}/ingest/session.py", "        if not caller.bounds.allow_host(hello.host):", "        if False:"),
     ),
     f"{_TESTS}/test_server_room.py::test_a_job_beyond_the_limit_of_its_connection_is_refused_and_the_others_are_watched": (

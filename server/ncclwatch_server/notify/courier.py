@@ -125,9 +125,9 @@ class Courier:
         incident = news.incident
         told = self._records.told(self.name, incident.id)
         stands = told is not None and told.stage is not Stage.RESOLVED
-        if not stands and not self._target.wants(incident):  # whoever was told of it hears its end, however mild it is
-            return
         case = self._cases.get(incident.id)
+        if case is None and not stands and not self._target.wants(incident):
+            return  # whoever was told of it, or is just being told, hears its end, however mild it is
         if case is None and news.stored and not self._owes(incident):
             return
         now = asyncio.get_running_loop().time()
@@ -205,6 +205,8 @@ class Courier:
         now = asyncio.get_running_loop().time()
         muted_s = self._silences.muted_for(case.incident)
         told = self._told(case)
+        if (told is None or told.stage is Stage.RESOLVED) and not self._target.wants(case.incident):
+            return Due()
         found = due(
             Matter(
                 incident=case.incident,

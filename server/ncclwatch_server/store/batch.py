@@ -2,11 +2,11 @@
 
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Table, and_, delete, insert, select
+from sqlalchemy import BigInteger, ColumnElement, String, Table, and_, cast, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from ncclwatch_server import limits
@@ -110,14 +110,10 @@ def _write_incidents(connection: Connection, batch: dict[str, Incident], term: i
 def _keep_earlier(connection: Connection, batch: Mapping[str, Incident], mine: Iterable[ColumnElement[bool]]) -> None:
     """Give earlier hangs of the same ranks at the same place ids of their own.
 
-    An id follows from the place, and a server looks for a free one among those that it has in memory.
+    An id follows from the place, and a server looks for a free one among those that it has in memory. One statement,
+    which writes: a transaction that has only read cannot wait for a writer in SQLite.
     """
-    incidents = tables.incidents
-    known = connection.execute(select(incidents.c.id, incidents.c.opened_at).where(*mine))
-    earlier = [row.id for row in known if abs(row.opened_at - batch[row.id].opened_at) > SAME_S]
-    if not earlier:
-        return
-    for row in connection.execute(select(incidents).where(incidents.c.id.in_(earlier))).all():
-        for incident in records.incidents_of([row]):
-            renamed = records.incident_row(replace(incident, id=f"{incident.id}-{int(incident.opened_at)}"))
-            connection.execute(insert(incidents), {**renamed, "term": row.term})
+    c = tables.incidents.c
+    earlier = [and_(c.id == key, func.abs(c.opened_at - each.opened_at) > SAME_S) for key, each in batch.items()]
+    own = c.id.concat("-").concat(cast(cast(c.opened_at, BigInteger), String))
+    connection.execute(update(tables.incidents).where(*mine, or_(*earlier)).values(id=own))

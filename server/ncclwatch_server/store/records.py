@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import msgspec
 from sqlalchemy.engine import Row
@@ -129,7 +129,7 @@ def _revive(row: "Row[tuple[object, ...]]") -> Incident | None:
         log.warning("incident %s in the store cannot be read (%s); it is left alone", row.id, error)
         return None
     key = JobKey(name=str(row.name), instance=str(row.instance), attempt=int(row.attempt))
-    return revive(report, key, int(row.world_size))
+    return replace(revive(report, key, int(row.world_size)), id=str(row.id))  # it may have another one since
 
 
 def _storable(values: Values) -> Values:
