@@ -454,10 +454,10 @@ def _takes_over(said: wire.Announce, link: Link, job: Job, now: float) -> bool:
     """
     if job.ended or not _is_new(said, link, (job,)) or said.attempt < job.key.attempt or job.stands_beside:
         return False
-    if not job.state.ended.any() or job.state.is_spoken_for(now):
+    if not link.machine or not job.state.ended.any() or job.state.is_spoken_for(now):
         return False
     theirs = job.state.owners.speakers()
-    here = [number for number, each in theirs.items() if each.machine and each.machine == link.machine]
+    here = [number for number, each in theirs.items() if each.machine == link.machine]
     if any(not job.state.ended[list(job.state.ranks_of(number))].all() for number in here):
         return False  # it may be the agent of those, started again
     return all(each.token == link.caller.holder for each in theirs.values())

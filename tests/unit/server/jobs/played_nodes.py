@@ -70,8 +70,8 @@ class World:
 class Node:
     """One node: its agent, the runs that it has seen, and its connection."""
 
-    def __init__(self, world: World, name: str, machine: str = "") -> None:
-        self.world, self.name, self.machine = world, name, machine or name
+    def __init__(self, world: World, name: str, machine: str | None = None) -> None:
+        self.world, self.name, self.machine = world, name, name if machine is None else machine
         self.said: dict[int, wire.Announce] = {}  # by the index of the job on the connection
         self.index = self.run = 0
         self.link: Link | None = None

@@ -137,6 +137,22 @@ def test_fewer_ranks_after_a_node_died() -> None:
     assert world.one_job().world_size == 2
 
 
+@pytest.mark.parametrize("told", [False, True], ids=["nobody says its machine", "its machine is known"])
+def test_an_agent_that_is_started_again_while_others_have_ended_begins_no_run(*, told: bool) -> None:
+    """The others are through, and their node is quiet, when the agent of the rank that still saves is followed."""
+    world = World()
+    a, b = (Node(world, name, None if told else "") for name in "ab")
+    a.start(0, 0, world_size=2)
+    b.start(0, 1, world_size=2)
+    world.tick(20)
+    before = b.job
+    a.end_ranks()
+    again = b.new_agent("b2")
+    world.tick(6)
+    again.start(0, 1, world_size=2)
+    assert again.job is before
+
+
 def test_two_that_stood_apart_come_together_after_the_next_restart() -> None:
     """It fails again before the server, which was started since, has brought them together."""
     world = World()
