@@ -46,7 +46,7 @@ One command a line; ranks are written "0-2,5"; a site is "train.py:44" (in funct
          [leaves "TEXT"] [outer "HEAD"]   the loop round that one
     frames RANKS SITE SITE...                  the user's frames, innermost first
     endpoint RANKS HOST:PORT
-    thread RANKS issued N [still S]            a second thread that has issued operations
+    thread RANKS issued N [still S] [in CALL]  a second thread that has issued operations, and in what system call it is
     names RANKS MAIN SECOND                    an idle second thread, and what both are called; thread=2 issues from it,
                                                and waits in it
     destroyed RANKS GROUP                      these ranks have destroyed the group

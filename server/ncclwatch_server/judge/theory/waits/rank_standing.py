@@ -100,10 +100,11 @@ class RankStanding:
 
 def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
     """Return the standing of every rank that somebody has seen."""
-    return {rank: _standing(view, snapshot) for rank, view in sorted(snapshot.ranks.items())}
+    unfinished = _unfinished(snapshot)
+    return {rank: _standing(view, snapshot, unfinished) for rank, view in sorted(snapshot.ranks.items())}
 
 
-def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
+def _standing(view: RankView, snapshot: JobSnapshot, unfinished: frozenset[str] | None) -> RankStanding:
     if view.file is not None and not view.file.saw_host:
         return _standing_in_file(view, snapshot)
     blocks = tuple(block for thread in view.threads if thread.alive for block in _blocks(view, thread, snapshot))
@@ -112,7 +113,7 @@ def _standing(view: RankView, snapshot: JobSnapshot) -> RankStanding:
         return RankStanding(rank=view.rank, standing=Standing.GONE, view=view, blocks=blocks)
     if view.process.state in FROZEN_STATES:
         return RankStanding(rank=view.rank, standing=Standing.FROZEN, view=view, blocks=blocks)
-    standing = Standing.BLOCKED if blocks and not _has_free_thread(view, blocks) else Standing.OUTSIDE
+    standing = Standing.BLOCKED if blocks and not _has_free_thread(view, blocks, unfinished) else Standing.OUTSIDE
     queued = _queued(view, blocks) if standing is Standing.BLOCKED else ()
     return RankStanding(rank=view.rank, standing=standing, view=view, blocks=blocks, queued=queued)
 
@@ -130,7 +131,7 @@ def _queued(view: RankView, blocks: Sequence[Block]) -> tuple[Block, ...]:
     )
 
 
-def _has_free_thread(view: RankView, blocks: Sequence[Block]) -> bool:
+def _has_free_thread(view: RankView, blocks: Sequence[Block], unfinished: frozenset[str] | None) -> bool:
     """Say whether a thread that issues operations is neither blocked nor idle, nor at work for one that is."""
     blocked = {block.thread.tid for block in blocks}
     return any(
@@ -138,6 +139,7 @@ def _has_free_thread(view: RankView, blocks: Sequence[Block]) -> bool:
         and thread.tid not in blocked
         and (thread.main or thread.issued)
         and not _is_idle(thread)
+        and _may_release(view, thread, unfinished)
         and not launches_in_vain(view, thread)
         for thread in view.threads
     )
@@ -177,6 +179,25 @@ def _is_idle(thread: ThreadView) -> bool:
 def may_come_back(thread: ThreadView) -> bool:
     """Say whether a thread that has issued operations is in a system call, other than the wait for another thread."""
     return thread.alive and thread.issued > 0 and bool(thread.in_kernel) and "futex" not in thread.in_kernel
+
+
+def _may_release(view: RankView, thread: ThreadView, unfinished: frozenset[str] | None) -> bool:
+    """Say whether a thread may do what somebody waits for, as far as is known of what it has issued.
+
+    A heartbeat in a group of its own goes on while all other groups hang.
+    """
+    met = {op.group for op in view.history if op.thread == thread.tid}
+    return thread.main or not met or unfinished is None or not met.isdisjoint(unfinished)
+
+
+def _unfinished(snapshot: JobSnapshot) -> frozenset[str] | None:
+    """Return the groups in which somebody waits, or has issued what is not through; None where a key is waited for."""
+    views = snapshot.ranks.values()
+    waits = [thread.wait for view in views for thread in view.threads if thread.wait is not None]
+    if any(wait.kind is WaitKind.STORE for wait in waits):  # any thread may set it
+        return None
+    pending = {group.name for view in views for group in view.groups if group.pending is not None}
+    return frozenset(pending.union(wait.group for wait in waits))
 
 
 def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
