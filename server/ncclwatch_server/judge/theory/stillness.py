@@ -97,8 +97,13 @@ def may_wait_for_another(view: RankView, still: Stillness) -> bool:
 
     One rank of a node downloads what the others of the node look for, and all meet in a barrier afterwards.
     """
-    pulse_lost = is_lost(view)
-    return still.trouble not in _OWN and not pulse_lost and view.process.state is not ProcessState.DISK_WAIT
+    if still.trouble in _OWN or is_lost(view) or view.process.state is ProcessState.DISK_WAIT:
+        return False
+    file, thread = view.process.lock_file, main_thread(view)
+    if (file is not None and file.ended) or view.process.lock_holder:
+        return False  # it waits for that process
+    tries_again = view.process.timed is not None or (thread is not None and thread.calling == "sleep")
+    return still.trouble is not Trouble.EXCEPTION or tries_again
 
 
 def stillness(case: Case, view: RankView, known: Known = Known()) -> Stillness | None:

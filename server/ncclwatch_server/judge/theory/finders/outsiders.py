@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from ncclwatch.contract.model.rank import RankView
 from ncclwatch.contract.model.verdict import Certainty, Lateness
-from ncclwatch_server.judge.theory.case import Case, onset_s
+from ncclwatch_server.judge.theory.case import Case, main_thread, onset_s
 from ncclwatch_server.judge.theory.finders.pieces import Pieces
 from ncclwatch_server.judge.theory.histories.skipped_calls import Shift, find_shift, who_shifted
 from ncclwatch_server.judge.theory.histories.stretches import overlong
@@ -31,6 +31,7 @@ from ncclwatch_server.judge.theory.waits.wait_graph import victims_of
 
 # Of several ranks that stand still, those in the first of these troubles hold up the others.
 _WORST_FIRST = (Trouble.STOPPED, Trouble.EXCEPTION, Trouble.BATCHES)
+APART_S_MAX = 600.0  # for which a rank may wait for one of another role; longer than most batches of rollouts take
 MEANWHILE = 0.5  # who is at something that another one waits for has been at it for this share of that time, at least
 
 _Still = Sequence[tuple[int, Stillness]]
@@ -44,7 +45,7 @@ class _Awaited:
     alone: frozenset[int]  # somebody waits for these and for no root that was told already
     for_s: Mapping[int, float]  # for how long each had been waited for when its view was taken
     beside_unnamed: frozenset[int]  # who waits for these waits for others besides that nobody knows
-    busy_s: Mapping[str, float]  # by host: for how long a rank that works has been waited for
+    busy_s: Mapping[int, float]  # for how long each rank that works has been waited for
     apart_s: float  # for how long a rank that works, and that nobody waits for, has met no other one
 
 
@@ -98,11 +99,7 @@ def _all_awaited(case: Case, ranks: Sequence[int], alone: Sequence[int]) -> _Awa
     unnamed_s = max((block.wait.age_s for block in blocks if block.operation.unnamed), default=0.0)
     # Who waits for members that nobody knows may wait for anyone that is in no operation.
     others = _outside_of_all(case).difference(ranks) if unnamed_s else ()
-    busy_s: dict[str, float] = {}
-    for rank in (*ranks, *others):
-        view = case.views[rank]
-        if works(view):
-            busy_s[view.host] = max(busy_s.get(view.host, 0.0), for_s.get(rank, unnamed_s))
+    busy_s = {rank: for_s.get(rank, unnamed_s) for rank in (*ranks, *others) if works(case.views[rank])}
     return _Awaited(
         alone=frozenset(alone),
         for_s=for_s,
@@ -126,23 +123,45 @@ def _stalled(case: Case, part: Sequence[int], still: Mapping[int, Stillness], aw
     stalled = [(rank, still[rank]) for rank in part if rank in still]
     if not stalled:
         return ()
-    if not awaited.beside_unnamed.isdisjoint(part) or any(works(case.views[rank]) for rank in part):
-        stalled = [(r, s) for r, s in stalled if not may_wait_for_another(case.views[r], s)]
-    stalled = [(r, s) for r, s in stalled if not _may_wait_for_neighbour(case.views[r], s, awaited)]
+    unsure = not awaited.beside_unnamed.isdisjoint(part)
+    busy = [case.views[rank] for rank in part if works(case.views[rank])]
+    stalled = [
+        (rank, why)
+        for rank, why in stalled
+        if not (unsure or any(not _is_at_the_same(case.views[rank], why, each) for each in busy))
+        or not may_wait_for_another(case.views[rank], why)
+    ]
+    stalled = [(r, s) for r, s in stalled if not _may_wait_for_neighbour(case, case.views[r], s, awaited)]
     if case.told:
         stalled = [(r, s) for r, s in stalled if r in awaited.alone or not may_wait_for_another(case.views[r], s)]
     return stalled
 
 
-def _may_wait_for_neighbour(view: RankView, still: Stillness, awaited: _Awaited) -> bool:
+def _is_at_the_same(view: RankView, still: Stillness, other: RankView) -> bool:
+    """Say whether another rank sits in the same call as one that stands still, while some other thread of it works.
+
+    Whoever fetches what the others look for is in another call, or comes and goes in it.
+    """
+    ours, theirs = main_thread(view), main_thread(other)
+    if ours is None or theirs is None or not ours.leaf or ours.leaf != theirs.leaf:
+        return False
+    return theirs.same_s >= MEANWHILE * still.still_s
+
+
+def _may_wait_for_neighbour(case: Case, view: RankView, still: Stillness, awaited: _Awaited) -> bool:
     """Say whether a rank may wait, by means that nobody records, for one of its node that others wait for as well.
 
     Of several ranks that look for a file which one of them fetches, each may keep a group of its own waiting. Who has
     come from an operation meanwhile is at its own steps. One that does other work than the ranks that meet, such as the
     actors of reinforcement learning, may be waited for on any node.
     """
-    busy_s = max(awaited.busy_s.get(view.host, 0.0), awaited.apart_s)
-    return busy_s >= MEANWHILE * still.still_s and may_wait_for_another(view, still)
+    if not may_wait_for_another(view, still):
+        return False
+    least_s = MEANWHILE * still.still_s
+    if awaited.apart_s >= least_s and still.still_s < APART_S_MAX:
+        return True
+    busy = (case.views[rank] for rank, busy_s in awaited.busy_s.items() if busy_s >= least_s)
+    return any(other.host == view.host and not _is_at_the_same(view, still, other) for other in busy)
 
 
 def _still_ones(case: Case, stalled: Sequence[_Still], parted: _Parted) -> Found:
