@@ -21,6 +21,7 @@ from ncclwatch_agent.process.timed_waits import timed_wait
 MEASURE_S = 0.9  # shortest interval over which progress is judged
 CPU_STILL_SHARE = 0.02  # of a core; a rank's own pulse thread uses about 0.001
 IO_STILL_BYTES = 4096  # per second; less is somebody's log line, not work
+CPU_BURST_S, IO_BURST_BYTES = 0.1, 65_536  # what somebody else in the process may do at once, now and then
 QUIET_S = 2.0  # without CPU, before anybody asks what it moves by recv() and send()
 CHILDREN_MAX = 64  # per rank, watched closely; DataLoader workers and what they started
 DESCENDANTS_MAX = 512  # per rank; of the others the CPU time alone is read, as of a pool that maps a dataset
@@ -32,12 +33,17 @@ _TICK_S = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 class Meter:
-    """For how long a running total has grown by less than a rate. Time is an argument."""
+    """For how long a running total has grown by less than a rate. Time is an argument.
 
-    __slots__ = ("_grown", "_measured_ns", "_moved_ns", "_rate", "_still")
+    While it grows by less, what is left of the rate is saved, up to a `burst`, and a little work that comes at once may
+    use it up: the line that a logging thread writes every ten seconds is no sign that a rank goes on.
+    """
 
-    def __init__(self, rate_per_s: float) -> None:
-        self._rate = rate_per_s
+    __slots__ = ("_burst", "_grown", "_measured_ns", "_moved_ns", "_rate", "_saved", "_still")
+
+    def __init__(self, rate_per_s: float, burst: float = 0.0) -> None:
+        self._rate, self._burst = rate_per_s, burst
+        self._saved = 0.0
         self._grown = 0.0
         self._measured_ns = 0
         self._moved_ns = 0
@@ -52,7 +58,9 @@ class Meter:
         interval_s = (now_ns - self._measured_ns) / 1e9
         if interval_s < MEASURE_S:
             return
-        self._still = self._grown / interval_s < self._rate
+        left = self._rate * interval_s - self._grown
+        self._still = left > 0 or (self._still and self._saved + left > 0)
+        self._saved = min(self._burst, self._saved + left) if self._still else 0.0
         if not self._still:
             self._moved_ns = now_ns
         self._grown, self._measured_ns = 0.0, now_ns
@@ -103,7 +111,7 @@ class _ThreadCounter:
         self._ran_ns = self._turns = -1
         self.ran_at_ns = 0  # the look at which it had last had a core since the one before
         self.scheduled_ns = 0, 0  # on a core; ready to run, and without one
-        self.meter = Meter(CPU_STILL_SHARE)
+        self.meter = Meter(CPU_STILL_SHARE, CPU_BURST_S)
         self.alive = True
 
     def look(self, now_ns: int) -> None:
@@ -143,8 +151,8 @@ class ProcessWatch:
         self._threads: dict[int, _ThreadCounter] = {}
         self._holder: _Counters | None = None  # of the file lock that it waits for
         self._resting: dict[int, _ThreadCounter] = {}  # main threads of children, while all of them show no work
-        self._cpu = Meter(CPU_STILL_SHARE)
-        self._io = Meter(IO_STILL_BYTES)
+        self._cpu = Meter(CPU_STILL_SHARE, CPU_BURST_S)
+        self._io = Meter(IO_STILL_BYTES, IO_BURST_BYTES)
         self._answering = 0  # questions of ours that it is answering
         self._owed = (0.0, 0)  # CPU seconds and bytes of its own since the last look, read before we asked
         self._looks = 0

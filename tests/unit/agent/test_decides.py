@@ -56,6 +56,32 @@ def test_stillness_is_less_than_two_hundredths_of_a_core(growth: tuple[float, ..
     assert metered(*growth).still_s((len(growth) + 1) * S) == still_s
 
 
+def test_a_little_work_now_and_then_is_not_that_of_the_rank() -> None:
+    """A thread that writes a line every ten seconds, as metrics and logs do."""
+    meter = Meter(CPU_STILL_SHARE, 0.1)
+    meter.add(0.0, S)
+    for second in range(2, 62):
+        meter.add(0.04 if second % 10 == 0 else 0.001, second * S)
+    assert meter.still_s(61 * S) == 60.0
+    meter.add(0.2, 62 * S)
+    assert meter.still_s(62 * S) == 0.0, "that is more"
+
+
+def test_who_goes_on_slowly_is_seen_within_seconds() -> None:
+    meter = Meter(CPU_STILL_SHARE, 0.1)
+    meter.add(0.0, S)
+    for second in range(2, 32):
+        meter.add(0.001, second * S)
+    second = 32
+    while meter.still_s((second - 1) * S) > 0:
+        meter.add(0.04, second * S)
+        second += 1
+    assert second <= 32 + 6
+    for later in range(second, second + 30):
+        meter.add(0.03, later * S)
+        assert meter.still_s(later * S) == 0.0
+
+
 def test_a_look_soon_after_another_does_not_judge_by_a_tick_of_the_clock() -> None:
     meter = metered(0.0)
     meter.add(0.01, 2 * S + S // 20)  # 20 % of a core, for a twentieth of a second

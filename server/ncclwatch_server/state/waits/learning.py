@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from ncclwatch.contract.model.job import Habit, WaitClass
-from ncclwatch.contract.model.verdict import Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Severity, Verdict
 from ncclwatch_server.state.waits.history import JobHabits, Lesson
 
 WaitKey = tuple[str, int]  # group and sequence number of what is waited in
@@ -25,6 +25,7 @@ class _UnderWay:
     seen_at: float
     late: frozenset[int] = frozenset()  # the ranks that were waited for, as of the last look
     lost: bool = False  # of these nothing is heard any more: how long it lasts nobody knows
+    stopped: bool = False  # somebody stopped one of these: how long it lasts says nothing of what they do
 
     def see(self, kind: WaitClass, onset_s: float, still_s: float, now: float) -> None:
         """Take note of a look at it."""
@@ -76,6 +77,7 @@ class Patience:
             if verdict.waited is not None:
                 wait = self._waits.setdefault(key, _UnderWay(newest=verdict.waited, seen_at=now))
                 wait.see(verdict.waited, verdict.onset_s, verdict.still_s, now)
+                wait.stopped = wait.stopped or verdict.cause is Cause.PROCESS_FROZEN
                 wait.late, wait.lost = frozenset(culprit.rank for culprit in verdict.culprits), False
         return lessons
 
@@ -91,7 +93,7 @@ class Patience:
         lessons: dict[WaitClass, Lesson] = {}
         for key in ended:
             wait = self._waits.pop(key)
-            if wait.lost:
+            if wait.lost or wait.stopped:
                 continue
             wait.taken_s[wait.newest] += max(0.0, now - wait.seen_at)  # it ended some time since
             for kind, taken_s in wait.taken_s.items():

@@ -2,12 +2,13 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 
 from ncclwatch.contract.model.job import WaitClass
 from ncclwatch.contract.model.phases import Phase
-from ncclwatch.contract.model.verdict import Certainty, Severity, Verdict
+from ncclwatch.contract.model.verdict import Cause, Certainty, Severity, Verdict
 from ncclwatch_server.state.waits import history
 from ncclwatch_server.state.waits.history import JobHabits, Lesson, Memory, bound_s
 from ncclwatch_server.state.waits.learning import Patience
@@ -107,6 +108,20 @@ def late(kind: WaitClass, onset_s: float, seq: int = 7, still_s: float = 0.0) ->
     return verdict(
         certainty=Certainty.LATE, severity=Severity.INFO, waited=kind, onset_s=onset_s, seq=seq, still_s=still_s
     )
+
+
+def test_a_rank_that_somebody_stopped_teaches_nothing() -> None:
+    patience = Patience()
+    for hour in range(3):
+        began = 3600.0 * hour
+        patience.see([late(STEP, 5.0, hour)], began)
+        stopped = late(STEP, 600.0, hour, 590.0)
+        patience.see([replace(stopped, cause=Cause.PROCESS_FROZEN, severity=Severity.CRITICAL)], began + 600)
+        patience.see([late(STEP, 601.0, hour)], began + 601)
+        assert patience.see([], began + 602) == ()
+    assert not patience.habits
+    patience.see([late(STEP, 5.0)], 20_000.0)
+    assert [lesson.waits for lesson in patience.see([], 20_001.0)] == [1]
 
 
 def test_a_wait_teaches_when_it_is_over_and_not_before() -> None:
