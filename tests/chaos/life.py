@@ -1,7 +1,8 @@
 """One cell of the table: the life of an incident, one fault at one step of it, and what must hold afterwards."""
 
-import fcntl
 import random
+import subprocess
+import sys
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ GAP_MS_MAX = 4000  # that a rank which is not the target may stand still though 
 STEPS_MIN = 5  # that a healthy job does before a fault ends that is not in a rank
 LATER_S = 2.5  # in which a second incident would show where nothing is judged any more
 JUDGEMENTS = 3
+
+_HOLDS = (
+    "import fcntl, sys; file = open(sys.argv[1], 'a'); fcntl.flock(file, fcntl.LOCK_EX); "
+    "print('has it', flush=True); sys.stdin.read()"
+)
 
 
 @dataclass
@@ -116,8 +122,7 @@ class Life:
         world, step = self.world, self.cell.step
         self.hung = True
         if step == "resolved":
-            gate = self._stack.enter_context(world.gate.open("a"))
-            fcntl.flock(gate, fcntl.LOCK_EX)
+            holder = self._hold_the_gate()
             world.board.wish = Wish.STALL
         else:
             world.board.wish = Wish.PART
@@ -141,9 +146,19 @@ class Life:
             self._strike()
         if step == "resolved":
             world.board.wish = Wish.TRAIN
-            fcntl.flock(gate, fcntl.LOCK_UN)
+            holder.kill()
             until(lambda: [i["state"] for i in world.incidents()] == ["resolved"], world.told, WAIT_S)
             self._strike()
+
+    def _hold_the_gate(self) -> "subprocess.Popen[str]":
+        """Let a process that does nothing else hold the lock: what this one does would count as work for the rank."""
+        command = [sys.executable, "-c", _HOLDS, str(self.world.gate)]
+        holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._stack.enter_context(holder)
+        self._stack.callback(holder.kill)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "has it\n"
+        return holder
 
     def _told_honestly(self) -> bool:
         """Wait for the incident of the hang; whether there is one. Of a rank that nobody sees there need be none."""
