@@ -17,7 +17,7 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, has_entered, may_come_back
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, has_entered, is_idle, may_come_back
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on
@@ -119,7 +119,7 @@ def _is_likely(case: Case, circle: Iterable[int]) -> bool:
         is_likely_only(case.graph, circle)
         or _may_be_helped(case, blocks)
         or any(may_end(case.views, case.graph, block) for block in blocks)
-        or _has_thread_in_call(case, blocks)
+        or _has_other_thread(case, blocks)
     )
 
 
@@ -132,12 +132,14 @@ def _may_be_helped(case: Case, blocks: Iterable[Block]) -> bool:
     return any(block.wait.kind in _BY_ONE or case.views[block.rank].free_threads for block in blocks)
 
 
-def _has_thread_in_call(case: Case, blocks: Iterable[Block]) -> bool:
-    """Say whether a rank has another thread that meets other ranks, and is in a call that ends by itself."""
+def _has_other_thread(case: Case, blocks: Iterable[Block]) -> bool:
+    """Say whether a rank has another thread that meets other ranks, and works, or is in a call that ends by itself."""
     blocked = {(block.rank, block.thread.tid) for block in blocks}
     views = [case.views[rank] for rank in {rank for rank, _ in blocked}]
     return any(
-        may_come_back(thread) and (view.rank, thread.tid) not in blocked and not launches_in_vain(view, thread)
+        (may_come_back(thread) or (thread.issued and thread.alive and not thread.main and not is_idle(thread)))
+        and (view.rank, thread.tid) not in blocked
+        and not launches_in_vain(view, thread)
         for view in views
         for thread in view.threads
     )

@@ -138,7 +138,7 @@ def _has_free_thread(view: RankView, blocks: Sequence[Block], unfinished: frozen
         thread.alive
         and thread.tid not in blocked
         and (thread.main or thread.issued)
-        and not _is_idle(thread)
+        and not is_idle(thread)
         and _may_release(view, thread, unfinished)
         and not launches_in_vain(view, thread)
         for thread in view.threads
@@ -166,7 +166,7 @@ def _standing_in_file(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     )
 
 
-def _is_idle(thread: ThreadView) -> bool:
+def is_idle(thread: ThreadView) -> bool:
     """Say whether a thread that is in no operation has stood still for long enough.
 
     A thread of the autograd engine that issues gradient buckets has no Python frame when it is idle.
