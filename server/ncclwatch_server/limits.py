@@ -60,6 +60,7 @@ READ_S = 60.0  # in which a reader must take something of its answer
 WAIT_S = 1.0  # a wait that only peers can end, older than this
 STILL_S = 0.5  # and the rank's frontier has not moved for so long
 SILENT_S = 5.0  # an agent that sent nothing for so long
+SPARE_S = 45.0  # in which the ranks of a spare node attach after those of the others
 RUNS_SETTLE_S = 10.0  # who lives in a run for so long after a later one began is of the later one
 NODES_LATE_S = 15.0  # then the ranks of other nodes are said not to report
 PARTIAL_S = 5.0  # a job of which not all ranks are known yet is not judged before

@@ -97,23 +97,28 @@ class Jobs:
         if self._by_launch.get(job.launch, [None])[0] is job:
             return False
         ranks = list(job.state.ranks_of(link.number))
-        current = self._next_run(job.key, ranks, _speaker(link), now)
+        current = self._next_run(job.key, ranks, _speaker(link), now, replaced=job.replaced)
         return current is not None and current is not job and not job.state.ended[ranks].all()
 
-    def _next_run(self, key: JobKey, ranks: Sequence[int], speaker: Speaker, now: float) -> Job | None:
+    def _next_run(
+        self, key: JobKey, ranks: Sequence[int], speaker: Speaker, now: float, *, replaced: bool
+    ) -> Job | None:
         """Return the run of a launch that goes on without these ranks, None while they may still come to it.
 
         Each agent sees for itself that a run has ended, and not all do: one was started again since, another has a
         process that lingers. A rank that lives in the run before for so long is not of that one.
 
         The number of the attempt may differ: torchrun counts the failures of its own node. A server that was started
-        since the restart hears of some ranks in one attempt, of the others in another one.
+        since the restart hears of some ranks in one attempt, of the others in another one. But where the ranks are of
+        an attempt that was `replaced`, they may be of a node that was lost, and those of a spare are still to come.
         """
         launch = self._by_launch.get((key.name, key.instance), ())
         for job in sorted(launch, key=lambda job: job.key.attempt != key.attempt):
-            if job.ended or now - job.known_since < limits.RUNS_SETTLE_S or not job.lacks(ranks, speaker, now):
+            same = job.key.attempt == key.attempt
+            settle_s = limits.SPARE_S if replaced and not same else limits.RUNS_SETTLE_S
+            if job.ended or now - job.known_since < settle_s or not job.lacks(ranks, speaker, now):
                 continue
-            if job.key.attempt == key.attempt or job.goes_on(now):
+            if same or job.goes_on(now):
                 return job
         return None
 
@@ -239,12 +244,12 @@ class Jobs:
         over = bool(said.run) and any(said.run < job.runs_from(link.agent) for job in launch)
         if not over and not any(link.number in job.served for job in launch[1:]):
             return None
-        return self._joined(link, said, now) or (self._earlier(link, said) if over else None)
+        return self._joined(link, said, now, over=over) or (self._earlier(link, said) if over else None)
 
-    def _joined(self, link: Link, said: wire.Announce, now: float) -> Job | None:
+    def _joined(self, link: Link, said: wire.Announce, now: float, *, over: bool) -> Job | None:
         """Return the current run if the ranks that an agent announces in another one are of that."""
         key = JobKey(name=said.job, instance=said.instance, attempt=said.attempt)
-        current = self._next_run(key, said.ranks, _speaker(link), now) if said.lives else None
+        current = self._next_run(key, said.ranks, _speaker(link), now, replaced=over) if said.lives else None
         if current is None or said.world_size != current.world_size:
             return None
         self._leave(link, current, [*self._by_launch[current.launch], *self.retiring])

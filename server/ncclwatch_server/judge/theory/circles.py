@@ -8,6 +8,7 @@ from ncclwatch.contract.model.rank import CallSite, Op, OpView, RankView, Source
 from ncclwatch_server.judge.theory.case import Case
 from ncclwatch_server.judge.theory.histories.batches import odd_in_pass, uneven_counts
 from ncclwatch_server.judge.theory.histories.exceptions import Handled, astray
+from ncclwatch_server.judge.theory.histories.free_threads import is_idle, may_come_back
 from ncclwatch_server.judge.theory.histories.habits import Departure, departure, keeps_habit
 from ncclwatch_server.judge.theory.histories.lines.call_sites import rank_condition
 from ncclwatch_server.judge.theory.histories.odd_side import Side, Sign, odd_side, own_condition
@@ -17,7 +18,7 @@ from ncclwatch_server.judge.theory.majority import majority
 from ncclwatch_server.judge.theory.moments import has_lasted
 from ncclwatch_server.judge.theory.waits.device_order import launches_in_vain
 from ncclwatch_server.judge.theory.waits.proof import held_together, may_end
-from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, has_entered, is_idle, may_come_back
+from ncclwatch_server.judge.theory.waits.rank_standing import Block, group_of, has_entered
 from ncclwatch_server.judge.theory.waits.wait_graph import cycles, doomed_but_for, is_likely_only, waited_for
 
 ORDER_S = 8.0  # streams of one device may run side by side; hardly for so long without any getting on

@@ -13,12 +13,13 @@ from ncclwatch.contract.model.rank import FOR_CHILDREN, ProcessState, RankView, 
 from ncclwatch_server.judge.theory.case import Case, main_thread
 from ncclwatch_server.judge.theory.histories.batches import ran_out
 from ncclwatch_server.judge.theory.histories.exceptions import is_alone_with
+from ncclwatch_server.judge.theory.histories.free_threads import IDLE_IN_CALL_S_MIN, may_come_back
 from ncclwatch_server.judge.theory.histories.lines.call_sites import note_at
 from ncclwatch_server.judge.theory.phases import phase_in_dump
 from ncclwatch_server.judge.theory.places import place_of
 from ncclwatch_server.judge.theory.pulse import is_lost
 from ncclwatch_server.judge.theory.waits.device_order import may_wait_on_device
-from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES, IDLE_IN_CALL_S_MIN, may_come_back
+from ncclwatch_server.judge.theory.waits.rank_standing import FROZEN_STATES
 
 STILL_S = 6.0  # without CPU, I/O or a change of the stack, before a rank counts as stalled
 STILL_IN_IO_S = 7.0  # the same where waiting for a disk or a network is the rank's very work

@@ -63,6 +63,21 @@ def test_a_spare_takes_the_place_of_a_node_that_died(attempt: int, *, first: boo
     world.one_job()
 
 
+def test_ranks_that_live_on_where_a_node_was_lost_are_none_of_the_next_run() -> None:
+    """Its launcher was killed, and leaves them behind. The spare takes half a minute to import torch."""
+    world = World()
+    a, b, c = three(world)
+    end(world, a, b)
+    for rank, node in enumerate((a, b)):
+        node.start(1, rank, world_size=3)
+    world.tick(30)
+    spare = Node(world, "d")
+    spare.start(0, 2, world_size=3)
+    world.tick(60)
+    c.die()
+    world.one_job()
+
+
 @pytest.mark.parametrize("name", ["b", "c"])
 @pytest.mark.parametrize("order", ["bac", "acb"])
 def test_an_agent_that_is_started_again_within_the_run_finds_its_job(name: str, order: str) -> None:
@@ -90,7 +105,7 @@ def test_a_server_that_starts_between_the_ends_of_one_run_and_the_beginnings_of_
         world.tick(0.5)
     for node in nodes.values():
         node.let_go(1)
-    world.tick(40)
+    world.tick(limits.SPARE_S + 5)
     world.one_job()
 
 

@@ -23,6 +23,7 @@ from ncclwatch.contract.model.rank import (
     WaitKind,
     WaitView,
 )
+from ncclwatch_server.judge.theory.histories.free_threads import is_idle, may_release, unfinished_groups
 from ncclwatch_server.judge.theory.waits.device_order import (
     held_back_by,
     launches_in_vain,
@@ -31,8 +32,6 @@ from ncclwatch_server.judge.theory.waits.device_order import (
 )
 
 BLOCKED_S_MIN = 0.5  # views of one snapshot are taken within this time, so older waits overlap
-IDLE_S_MIN = 3.0  # a thread outside all operations that has stood still so long will not release anything
-IDLE_IN_CALL_S_MIN = 60.0  # the same of one that has issued operations, in a call that storage, a peer or a clock ends
 STORE_RANKS_MAX = 1024  # a wait for a key may need any other rank: too many edges in a bigger job
 FROZEN_STATES = (ProcessState.STOPPED, ProcessState.TRACED)
 GONE_STATES = (ProcessState.GONE, ProcessState.ZOMBIE)
@@ -100,7 +99,7 @@ class RankStanding:
 
 def standings(snapshot: JobSnapshot) -> dict[int, RankStanding]:
     """Return the standing of every rank that somebody has seen."""
-    unfinished = _unfinished(snapshot)
+    unfinished = unfinished_groups(snapshot)
     return {rank: _standing(view, snapshot, unfinished) for rank, view in sorted(snapshot.ranks.items())}
 
 
@@ -139,7 +138,7 @@ def _has_free_thread(view: RankView, blocks: Sequence[Block], unfinished: frozen
         and thread.tid not in blocked
         and (thread.main or thread.issued)
         and not is_idle(thread)
-        and _may_release(view, thread, unfinished)
+        and may_release(view, thread, unfinished)
         and not launches_in_vain(view, thread)
         for thread in view.threads
     )
@@ -164,40 +163,6 @@ def _standing_in_file(view: RankView, snapshot: JobSnapshot) -> RankStanding:
     return RankStanding(
         rank=view.rank, standing=standing, view=view, blocks=tuple(heads[:first]), queued=tuple(heads[first:])
     )
-
-
-def is_idle(thread: ThreadView) -> bool:
-    """Say whether a thread that is in no operation has stood still for long enough.
-
-    A thread of the autograd engine that issues gradient buckets has no Python frame when it is idle.
-    """
-    least_s = IDLE_IN_CALL_S_MIN if may_come_back(thread) else IDLE_S_MIN
-    same = thread.same_s >= least_s or not (thread.leaf or thread.main)
-    return same and thread.cpu_still_s >= least_s
-
-
-def may_come_back(thread: ThreadView) -> bool:
-    """Say whether a thread that has issued operations is in a system call, other than the wait for another thread."""
-    return thread.alive and thread.issued > 0 and bool(thread.in_kernel) and "futex" not in thread.in_kernel
-
-
-def _may_release(view: RankView, thread: ThreadView, unfinished: frozenset[str] | None) -> bool:
-    """Say whether a thread may do what somebody waits for, as far as is known of what it has issued.
-
-    A heartbeat in a group of its own goes on while all other groups hang.
-    """
-    met = {op.group for op in view.history if op.thread == thread.tid}
-    return thread.main or not met or unfinished is None or not met.isdisjoint(unfinished)
-
-
-def _unfinished(snapshot: JobSnapshot) -> frozenset[str] | None:
-    """Return the groups in which somebody waits, or has issued what is not through; None where a key is waited for."""
-    views = snapshot.ranks.values()
-    waits = [thread.wait for view in views for thread in view.threads if thread.wait is not None]
-    if any(wait.kind is WaitKind.STORE for wait in waits):  # any thread may set it
-        return None
-    pending = {group.name for view in views for group in view.groups if group.pending is not None}
-    return frozenset(pending.union(wait.group for wait in waits))
 
 
 def _blocks(view: RankView, thread: ThreadView, snapshot: JobSnapshot) -> list[Block]:
